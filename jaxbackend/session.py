@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh
 
-from compare.base import descriptions, workloads
+from compare.base import descriptions, task, workloads
 from compare.base.interface import (
     KEPT_LOSSES,
     OWN_WEIGHTS,
@@ -79,6 +79,7 @@ class JaxSession:
                 strategy,
                 smoothing=workload.label_smoothing,
                 accumulate=spec.accumulate,
+                task_loss=user_models.make_loss(workload, self._policy),
             )
             self._state = self._step.initial(model.parameters, model.buffers)
             model.parameters, model.buffers = map(shapes, (model.parameters, model.buffers))
@@ -139,7 +140,7 @@ class JaxSession:
     def logits(self, images: Array) -> Array:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
-            return np.asarray(self._step.evaluate(self._state, self._place(images)))
+            return _pack(self._step.evaluate(self._state, self._place(images)))
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.base.interface.Session`."""
@@ -149,7 +150,8 @@ class JaxSession:
             dtype, outputs, gradients = self._policy.parameter_dtype, internals["activation"], internals["gradient"]
             part = self._strategy.part
             arrays = {f"activation/{name}": part(array.astype(dtype)) for name, array in outputs.items()}
-            arrays |= {"logits": part(internals["logits"]), "loss": internals["loss"]}
+            logits = jax.tree.map(part, internals["logits"])
+            arrays |= {"logits": _pack(logits), "loss": internals["loss"]}
             kinds = {
                 "gradient": self._export(gradients),
                 "update": self._export(self._state.parameters),
@@ -248,6 +250,12 @@ class JaxSession:
     def _export(self, state: Any) -> dict[str, jax.Array]:
         arrays = layout.export(state, self._model.leaves)
         return {name: arrays[name] for name in self._model.signature if name in arrays}
+
+
+def _pack(logits: Any) -> Array:
+    """Return logits, or the tuple of a model's outputs, as one array on the host."""
+    outputs = jax.device_get(logits if isinstance(logits, tuple) else (logits,))
+    return np.asarray(task.pack_outputs(outputs, lambda rows: np.concatenate(rows, axis=1)))
 
 
 def _model(

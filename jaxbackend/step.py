@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxbackend import overlap, parallel, precision, tuning
-from jaxbackend.losses import softmax_cross_entropy
+from jaxbackend.losses import TaskLoss, softmax_cross_entropy
 from jaxbackend.only.functional import Functional
 from jaxbackend.only.images import Images
 from jaxbackend.only.loss_scale import LossScale, scale_loss, unscale
@@ -47,9 +47,10 @@ class TrainingStep:
         *,
         smoothing: float = 0.0,
         accumulate: int = 1,
+        task_loss: TaskLoss | None = None,
     ) -> None:
         self._model, self._update, self._policy = model, update, policy
-        self._smoothing, self._accumulate = smoothing, accumulate
+        self._smoothing, self._accumulate, self._task_loss = smoothing, accumulate, task_loss
         self._overlaps, self.overlapped = bool(knobs["overlap-exchanges"]), 0
         self._scan = jax.lax.scan if knobs["compile"] else loop
         self._strategy = strategy
@@ -75,8 +76,11 @@ class TrainingStep:
             internals[kind] = jax.tree.map(self._strategy.join, internals[kind])
         return state, internals
 
-    def evaluate(self, state: TrainState, images: Images) -> jax.Array:
-        """Return evaluation-mode logits [*labels' shape, classes] of images [N, H, W, C] in the parameters' dtype."""
+    def evaluate(self, state: TrainState, images: Images) -> Any:
+        """Return evaluation-mode logits [*labels' shape, classes] of images [N, H, W, C] in the parameters' dtype.
+
+        With a `task_loss` they are a tuple of all outputs.
+        """
         return self._evaluate(self._single(state), images)
 
     def layer_outputs(self, state: TrainState, images: Images) -> dict[str, jax.ShapeDtypeStruct]:
@@ -151,13 +155,19 @@ class TrainingStep:
         with overlap.overlap_exchanges(wanted=self._overlaps) as count_taken:
             logits, buffers, outputs = self._model.train(parameters, state.buffers, images)
         self.overlapped = count_taken()
-        logits = logits.astype(self._policy.parameter_dtype)
-        loss = softmax_cross_entropy(logits, labels, self._smoothing) / self._accumulate
+        if self._task_loss is not None:
+            loss, logits = self._task_loss(logits, labels)
+        else:
+            logits = logits.astype(self._policy.parameter_dtype)
+            loss = softmax_cross_entropy(logits, labels, self._smoothing)
+        loss = loss / self._accumulate
         internals = {"activation": outputs, "logits": logits, "loss": loss}
         return scale_loss(loss, state.scaling), (internals, buffers)
 
-    def _eval_logits(self, state: TrainState, images: Images) -> jax.Array:
+    def _eval_logits(self, state: TrainState, images: Images) -> Any:
         logits, _ = self._model.evaluate(state.parameters, state.buffers, values(images))
+        if self._task_loss is not None:
+            return jax.tree.map(self._strategy.whole, self._task_loss.collect(logits))
         return self._strategy.whole(logits.astype(self._policy.parameter_dtype))
 
     def _eval_outputs(self, state: TrainState, images: Images) -> dict[str, jax.Array]:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from compare.base.trace import number_call
 from torchbackend import layout
@@ -34,13 +35,13 @@ def record(
 
     def before(path: str) -> Any:
         def hook(_layer: nn.Module, positional: Any, keywords: Any) -> None:
-            arguments[number_call(path, arguments)] = _first_tensor(positional, keywords).detach().clone()
+            arguments[number_call(path, arguments)] = _first_tensor((positional, keywords)).detach().clone()
 
         return hook
 
     def after(path: str) -> Any:
-        def hook(_layer: nn.Module, _inputs: Any, result: torch.Tensor) -> None:
-            output = result.detach()
+        def hook(_layer: nn.Module, _inputs: Any, result: Any) -> None:
+            output = _first_tensor(result).detach()
             returned[number_call(path, returned)] = output.clone() if inputs or copies else output
 
         return hook
@@ -72,6 +73,6 @@ def product(roles: Mapping[str, str], outputs: Mapping[str, _T]) -> _T:
     return next(iter(outputs.values()))
 
 
-def _first_tensor(positional: tuple[Any, ...], keywords: Mapping[str, Any]) -> torch.Tensor:
-    """Return a layer's input among its arguments."""
-    return next(value for value in (*positional, *keywords.values()) if isinstance(value, torch.Tensor))
+def _first_tensor(values: Any) -> torch.Tensor:
+    """Return the first tensor among a layer's arguments or results."""
+    return next(value for value in tree_leaves(values) if isinstance(value, torch.Tensor))

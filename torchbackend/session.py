@@ -47,7 +47,6 @@ from torchbackend import (
     user_models,
 )
 from torchbackend.only import graph_passes, model_checks, modules, recorded_layers
-from torchbackend.only.memory_order import to_channels_last
 from torchbackend.step import TrainingStep
 
 
@@ -97,6 +96,7 @@ class TorchSession:
             rule=workload.optimizer,
             smoothing=workload.label_smoothing,
             accumulate=spec.accumulate,
+            task_loss=user_models.make_loss(workload, self._policy),
         )
         kind = stream.Stream if knobs["input"] == "stream" else resident.Resident
         self._input = kind(self._step, self._policy, self._device, knobs)
@@ -153,7 +153,7 @@ class TorchSession:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
             on_device, _ = self._input.place(Batch(images, np.zeros(len(images), np.int32)))
-            return layout.fetch({"logits": to_channels_last(self._step.evaluate(on_device))})["logits"]
+            return layout.fetch({"logits": self._step.evaluate(on_device)})["logits"]
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.base.interface.Session`."""
@@ -165,7 +165,7 @@ class TorchSession:
         outputs = recorded_layers.to_neutral(self._layers, internals["activation"])
         model_checks.check_dtypes(outputs, self._policy.compute_dtype)
         arrays = {f"activation/{name}": array.to(dtype) for name, array in outputs.items()}
-        arrays |= {name: to_channels_last(internals[name]) for name in ("logits", "loss")}
+        arrays |= {name: internals[name] for name in ("logits", "loss")}
         kinds = {
             "gradient": {
                 leaf.name: gradients[id(leaf.tensor)] if id(leaf.tensor) in gradients else torch.zeros_like(leaf.tensor)

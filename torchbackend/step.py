@@ -8,13 +8,15 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
+from compare.base import task
 from compare.base.interface import Refused
 from compare.base.process_group import RankInfo
 from compare.base.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
-from torchbackend.losses import softmax_cross_entropy
+from torchbackend.losses import TaskLoss, softmax_cross_entropy
 from torchbackend.only import buckets
 from torchbackend.only.grad_scaler import make_grad_scaler
+from torchbackend.only.memory_order import to_channels_last
 from torchbackend.only.recorded_layers import RecordedLayer
 
 
@@ -47,12 +49,14 @@ class TrainingStep:
         rule: OptimizerSpec,
         smoothing: float = 0.0,
         accumulate: int = 1,
+        task_loss: TaskLoss | None = None,
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
         self._layers, self._paths, self._inputs = layers, paths, inputs
         self._copies = place is not None and bool(knobs["compile"])
         self._trained = parallel.wrap(model, device, place, captured=bool(knobs["graph-capture"]))
         self._rule, self._smoothing, self._accumulate = rule, smoothing, accumulate
+        self._task_loss = task_loss
         # The steps count themselves in a tensor. A captured graph runs no Python, so a counter in Python would stop.
         where = device if knobs["graph-capture"] else optim.rate_device(update)
         self._clock = torch.zeros((), dtype=torch.float64, device=where)
@@ -89,7 +93,7 @@ class TrainingStep:
                     share, part_logits = self._inspected_forward(*part)
                 self.scaling.scale(share).backward()
             shares.append(share.detach())
-            logits.append(part_logits.detach())
+            logits.append(self._to_neutral(part_logits).detach())
             activation.append(outputs)
         scale = self.scaling.get_scale()
         gradients = {id(p): p.grad / scale for p in self.model.parameters() if p.grad is not None}
@@ -102,11 +106,17 @@ class TrainingStep:
         }
 
     def evaluate(self, images: torch.Tensor) -> torch.Tensor:
-        """Return evaluation-mode logits of images [N, C, H, W] in the parameters' dtype, classes on the second axis."""
+        """Return evaluation-mode logits of images [N, C, H, W] in the parameters' dtype and in neutral layout.
+
+        With a `task_loss` they are all outputs, several of them in one row for each example.
+        """
         self.model.eval()
         try:
             with torch.no_grad():
-                return self._evaluate(images).to(self._policy.parameter_dtype)
+                result = self._evaluate(images)
+                if self._task_loss is not None:
+                    return self._to_neutral(self._task_loss.collect(result))
+                return self._to_neutral(result.to(self._policy.parameter_dtype))
         finally:
             self.model.train()
 
@@ -185,12 +195,21 @@ class TrainingStep:
         states = self.update.state.values()
         return [value for state in states for value in state.values() if isinstance(value, torch.Tensor)]
 
-    def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self._trained(images).to(self._policy.parameter_dtype)
-        loss = softmax_cross_entropy(logits, labels, self._smoothing)
+    def _to_neutral(self, logits: Any) -> torch.Tensor:
+        if self._task_loss is None:
+            return to_channels_last(logits)
+        return task.pack_outputs(logits, lambda rows: torch.cat(rows, dim=1))
+
+    def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        result = self._trained(images)
+        if self._task_loss is not None:
+            loss, logits = self._task_loss(result, labels)
+        else:
+            logits = result.to(self._policy.parameter_dtype)
+            loss = softmax_cross_entropy(logits, labels, self._smoothing)
         return loss if self._accumulate == 1 else loss / self._accumulate, logits
 
-    def _inspected_objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _inspected_objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
         # A function of its own: torch.compile keeps programs by function, and these contain the recording hooks.
         return self._objective(images, labels)
 

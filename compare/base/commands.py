@@ -190,11 +190,14 @@ class WorkProof:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """A whole training run: the mean `loss` of each epoch, None if not finite, and the accuracies at the end."""
+    """A whole training run: the mean `loss` of each epoch, None if not finite, and the accuracies at the end.
+
+    Accuracies are None for outputs that are no classes.
+    """
 
     loss: Sequence[float | None]
-    train_accuracy: float
-    test_accuracy: float
+    train_accuracy: float | None
+    test_accuracy: float | None
 
 
 @dataclass(frozen=True)

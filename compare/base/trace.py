@@ -84,12 +84,13 @@ class Trace:
     Attributes:
         framework: `flax.linen`, `flax.nnx` or `torch`.
         layers: in execution order.
-        output: shape of the logits.
+        output: shape of the first output, such as logits.
         after, between: as a layer's, of the logits.
         unused: own names of parameters and buffers that the pass did not reach.
         dropout: paths of dropout layers, whose rate samestep sets to 0.
         source_sha256: of the file that defines the factory.
         notes: what a reader should know: the factory printed, imported the other framework, ...
+        outputs: shape of every output by its name or place in the result, in the framework's own order of axes.
     """
 
     framework: str
@@ -101,6 +102,7 @@ class Trace:
     dropout: tuple[str, ...]
     source_sha256: str
     notes: tuple[str, ...] = ()
+    outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `from_json` is the inverse."""
@@ -111,6 +113,7 @@ def from_json(values: Mapping[str, Any]) -> Trace:
     """Return the trace of what `Trace.to_json` gave, by way of JSON or not."""
     made = dict(values)
     made |= {key: tuple(values[key]) for key in ("output", "after", "between", "unused", "dropout", "notes")}
+    made["outputs"] = {name: tuple(shape) for name, shape in values.get("outputs", {}).items()}
     made["layers"] = tuple(_layer(each) for each in values["layers"])
     return Trace(**made)
 

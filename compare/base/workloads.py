@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compare.base.errors import Refused
+from compare.base.task import Input, Task
 
 PAIR = "pair"
 """The family of a user's own models (`compare.user_models`)."""
@@ -48,17 +49,19 @@ class ModelSpec:
         arguments: keyword arguments of the model. A `pair` has these instead: `jax` and `torch`, the references of the
             factories; `arguments`, the factories' arguments by backend; `names`, the JSON of
             `compare.base.names.Names` by backend, once known; `allow`, the accepted differences
-            (`compare.agreement.allowances`).
+            (`compare.agreement.allowances`); `losses`, the references of the user's own loss functions by backend.
+        inputs: the inputs of a pair that does not take one image. They lie in one row, and `image` is its shape.
     """
 
     family: str
     image: tuple[int, int, int]
     classes: int
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inputs: tuple[Input, ...] = ()
 
     def resized(self, size: int | None) -> "ModelSpec":
-        """Return the same model for square images of `size` pixels (unchanged if None)."""
-        return self if size is None else replace(self, image=(size, size, self.image[2]))
+        """Return the same model for square images of `size` pixels (unchanged if None, or without an image)."""
+        return self if size is None or self.inputs else replace(self, image=(size, size, self.image[2]))
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,7 @@ class Workload:
         batch_size: images per step, unless `--batch-size` says otherwise.
         epochs: passes over the training set, unless `--epochs` says otherwise.
         label_smoothing: is spread evenly over all classes, the true one included (Szegedy et al. 2016).
+        task: the outputs and losses of a user's pair; None for images and their classes.
 
     Raises:
         Refused: no result may have that name.
@@ -168,6 +172,7 @@ class Workload:
     batch_size: int
     epochs: int
     label_smoothing: float = 0.0
+    task: Task | None = None
 
     def __post_init__(self) -> None:
         """Refuse a name early that the finished result could not have."""

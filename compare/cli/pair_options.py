@@ -13,7 +13,7 @@ from compare.settings.options import COMMAND_LINE
 from compare.settings.pair_spec import Request
 
 _LONGEST_NAME = 500  # a message quotes up to four
-_NEEDED = ("jax", "torch", "image", "classes")
+_NEEDED = ("jax", "torch", "image")
 
 
 def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
@@ -22,7 +22,9 @@ def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
     Raises:
         Refused: for an incomplete pair, a value that is not allowed, or a file without a map of names.
     """
-    if missing := [COMMAND_LINE[name].flag for name in _NEEDED if name not in words]:
+    loss = words.get("loss", ())
+    needed = _NEEDED if loss else (*_NEEDED, "classes")
+    if missing := [COMMAND_LINE[name].flag for name in needed if name not in words]:
         written = " ".join(COMMAND_LINE[name].flag for name in words)
         raise Refused(f"{written}: a pair of your own needs {', '.join(missing)} as well")
     for name, word in words.items():
@@ -31,10 +33,10 @@ def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
         words["jax"],
         words["torch"],
         image=words["image"],
-        classes=words["classes"],
+        classes=words.get("classes"),
         arguments=pair_spec.parse_assignments(words.get("model_args", ()), "--model-args "),
         optimizer=words.get("optimizer", "sgd"),
-        loss=words.get("loss", "cross-entropy"),
+        loss=loss,
         allow=words.get("allow", ()),
     )
     weights_map = words.get("weights_map")

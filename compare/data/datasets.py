@@ -102,7 +102,7 @@ def load_for_other_machines(
     if is_made_for_batch(workload, folder):
         from compare.data import synthetic
 
-        synthetic.check(workload.model.image, sum(_split(workload.model.image, batch_size)))
+        synthetic.check(workload.model.image, sum(_split(workload, workload.model.image, batch_size)))
     return make_empty("not here")
 
 
@@ -125,8 +125,13 @@ def synthesise(workload: Workload, image: tuple[int, int, int], *, seed: int, tr
     Raises:
         Refused: they would need too much memory.
     """
-    from compare.data import segmentation, synthetic
+    from compare.data import segmentation, synthetic, targets
 
+    if workload.task is not None or workload.model.inputs:
+        parts = targets.make(workload, image, seed=seed, train=train, test=test)
+        inputs = [f"{each.name} {'x'.join(map(str, each.shape)) or 'number'}".strip() for each in workload.model.inputs]
+        what = ", ".join(inputs) or f"{'x'.join(map(str, image))} images"
+        return Dataset(*parts, f"synthetic {what}, seed {seed} ({_counts(*parts)})")
     make = segmentation.make if workload.data == "shapes" else synthetic.make
     parts = make(image, classes=workload.model.classes, seed=seed, train=train, test=test)
     kind, shape = _SYNTHETIC.get(workload.data, "images"), "x".join(str(size) for size in image)
@@ -200,17 +205,18 @@ def _photographs(workload: Workload, folder: str, seed: int, epochs: int, images
 def _synthetic(
     workload: Workload, image: tuple[int, int, int], seed: int, batch_size: int, folder: str | None
 ) -> Dataset:
-    train, test = _split(image, batch_size)
+    train, test = _split(workload, image, batch_size)
     made = synthesise(workload, image, seed=seed, train=train, test=test)
     unread = "" if folder is None else f", {folder} not read: its images are of another size"
     return replace(made, source=f"{made.source}{unread}")
 
 
-def _split(image: tuple[int, int, int], batch_size: int) -> tuple[int, int]:
+def _split(workload: Workload, image: tuple[int, int, int], batch_size: int) -> tuple[int, int]:
     """Return how many training and test images are made for a batch."""
-    from compare.data import synthetic
+    from compare.data import synthetic, targets
 
-    batches = max(2, min(_BATCHES, synthetic.count_most_images(image) // batch_size))
+    most = synthetic.count_most_images((1, 1, targets.count_values(workload, image)))
+    batches = max(2, min(_BATCHES, most // batch_size))
     test = 2 if batches == _BATCHES else 1
     return (batches - test) * batch_size, test * batch_size
 

@@ -22,7 +22,8 @@ def initialise(shapes: Mapping[str, tuple[int, ...]], seed: int) -> Arrays:
     The last part of the dotted name decides:
 
     - `kernel` [inputs, outputs] is uniform (Glorot and Bengio 2010).
-    - `kernel` [height, width, inputs, outputs] is normal by fan-in and not truncated (He et al. 2015).
+    - `kernel` [height, width, inputs, outputs], or with one or three axes instead of height and width, is normal by
+      fan-in and not truncated (He et al. 2015).
     - `scale` and `var` are 1, `bias` and `mean` are 0.
     - `gamma`, a layer scale, is 1e-6 (Liu et al. 2022).
 
@@ -79,15 +80,16 @@ def _initial(name: str, shape: tuple[int, ...], seed: int) -> Array:
         return np.full(shape, _CONSTANTS[kind])
     if kind != "kernel":
         raise Refused(f"no initial value is known for {name!r}; its last part may be kernel, {', '.join(_CONSTANTS)}")
-    if len(shape) not in (2, 4) or min(shape) < 1:
+    if len(shape) not in (2, 3, 4, 5) or min(shape) < 1:
         raise Refused(
-            f"kernel {name!r} has shape {shape}; allowed: [inputs, outputs] or [height, width, inputs, outputs]"
+            f"kernel {name!r} has shape {shape}; allowed: [inputs, outputs] or [height, width, inputs, outputs], "
+            "or with one or three axes instead of height and width"
         )
     random = make_generator("weights", seed, name)
     if len(shape) == 2:
         limit = math.sqrt(6 / sum(shape))
         return random.uniform(-limit, limit, shape)
-    return random.normal(0, math.sqrt(2 / math.prod(shape[:3])), shape)
+    return random.normal(0, math.sqrt(2 / math.prod(shape[:-1])), shape)
 
 
 def _randomised(name: str, shape: tuple[int, ...], seed: int) -> Array:

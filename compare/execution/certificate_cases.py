@@ -36,8 +36,9 @@ class Case:
 
 def make_native_case(plan: Plan) -> Case:
     """Return the case of the plan itself. Its batch has at most 64 images, fewer if they are large."""
-    parts, (height, width, _) = plan.accumulate * plan.devices, plan.workload.model.image
-    most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // (height * width)) // parts * parts)
+    parts, model = plan.accumulate * plan.devices, plan.workload.model
+    pixels = max(1, model.image[2] // 3) if model.inputs else model.image[0] * model.image[1]
+    most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // pixels) // parts * parts)
     return Case(min(plan.batch_size, most), None)
 
 

@@ -17,13 +17,14 @@ from compare.base import descriptions, tensors, trace
 from compare.base.commands import Command, ListUserFiles, OwnWeights, Record, RunLayer, TraceModel, Traces, UserFiles
 from compare.base.interface import Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
 from compare.base.trace import Layer, Trace
+from compare.data import dataset_file, datasets
 from compare.execution import certificate_cases
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from compare.settings.plan import Plan
-from compare.user_models import flattening, matching
+from compare.user_models import flattening, matching, outputs
 from compare.user_models.match_report import Pairing
 from compare.user_models.matching import Matching
 
@@ -42,15 +43,20 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
     """
     request = plan.request
     with _start_sides(Launcher(plan, scratch)) as sides:
+        plan = replace(plan, resizable=not plan.workload.model.inputs)
         sizes = sorted({case.image_size for case in certificate_cases.make_adversarial_cases(plan) if case.image_size})
         traced = sides.trace(TraceModel(descriptions.to_json(plan.workload)["model"], _BATCH, sizes))
         traces = {backend: reply.own for backend, reply in traced.items()}
         _check_sources(plan, traces)
-        _check_outputs(plan, traces)
-        matched = matching.match(traces["torch"], traces["jax"], request.weights_map)
+        plan = _complete_task(plan, traces, scratch)
+        matched = matching.match(traces["torch"], _with_output_of(traces["torch"], traces["jax"]), request.weights_map)
         others = [_traces_at(traced, index) for index in range(len(sizes))]
-        resized = [matching.match(*pair, request.weights_map) for pair in others if pair]
-        plan = replace(plan, resizable=len(resized) == len(sizes))
+        resized = [
+            matching.match(torch, _with_output_of(torch, jax), request.weights_map)
+            for torch, jax in filter(None, others)
+        ]
+        is_resizable = plan.resizable and len(resized) == len(sizes) and _keeps_outputs(plan, traced)
+        plan = replace(plan, resizable=is_resizable)
         channels = _find_flattened_channels(sides, _name_variables(plan, matched, {}), matched)
         plan = _name_variables(plan, matched, channels)
         different = _find_different_layers(sides, plan, matched)
@@ -142,19 +148,30 @@ def _check_sources(plan: Plan, traces: Mapping[str, Trace]) -> None:
             )
 
 
-def _check_outputs(plan: Plan, traces: Mapping[str, Trace]) -> None:
-    expected = (_BATCH, plan.workload.model.classes)
-    for backend, traced in traces.items():
-        if traced.output != expected:
-            reference = plan.workload.model.arguments[backend]
-            raise Refused(
-                f"{reference}: returns {_write_shape(traced.output)} for {_BATCH} images; allowed: "
-                f"{_write_shape(expected)}, one number a class (--classes)"
-            )
+def _complete_task(plan: Plan, traces: Mapping[str, Trace], scratch: Path) -> Plan:
+    """Return the plan with the outputs of the models in its task. Write the dataset again if they need other targets.
+
+    Raises:
+        Refused: the outputs do not fit each other or their losses.
+    """
+    workload = outputs.complete(plan.workload, traces)
+    if workload == plan.workload and (workload.task is None or plan.dataset.train.labels.size):
+        return plan
+    dataset = datasets.load(workload, folder=None, seed=plan.seed, batch_size=plan.batch_size)
+    dataset_file.save(dataset, Launcher(plan, scratch).dataset)
+    return replace(plan, workload=workload, dataset=dataset)
 
 
-def _write_shape(shape: tuple[int, ...]) -> str:
-    return f"[{', '.join(map(str, shape))}]"
+def _with_output_of(torch: Trace, jax: Trace) -> Trace:
+    """Return JAX's trace with torch's shape of the first output, whose layouts were compared before."""
+    return replace(jax, output=torch.output)
+
+
+def _keeps_outputs(plan: Plan, traced: Mapping[str, Traces]) -> bool:
+    """Tell whether the targets of a task have the same shape at all image sizes."""
+    sizes = [model.outputs for traces in traced.values() for model in traces.resized if model is not None]
+    shapes = [traces.own.outputs for traces in traced.values()]
+    return plan.workload.task is None or all(resized in shapes for resized in sizes)
 
 
 def _traces_at(traced: Mapping[str, Traces], index: int) -> tuple[Trace, Trace] | None:
@@ -180,8 +197,8 @@ def _name_variables(plan: Plan, matched: Matching, channels: Mapping[str, int]) 
 
 def _find_flattened_channels(sides: _Sides, plan: Plan, matched: Matching) -> dict[str, int]:
     """Return the channels of dense layers that torch flattens channels first and flax last, by torch's path."""
-    outputs = {layer.path: layer.output for layer, _ in matched.layers}
-    layers = [layer for layer, _ in matched.layers if _may_flatten(layer, outputs)]
+    shapes = {layer.path: layer.output for layer, _ in matched.layers}
+    layers = [layer for layer, _ in matched.layers if _may_flatten(layer, shapes)]
     if not layers:
         return {}
     files = sides.write(plan, "inputs", lambda spec, path: Record(spec, 1, path))

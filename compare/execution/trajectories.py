@@ -62,9 +62,13 @@ class TrainingRuns:
         return len(self.losses[name]) == TWINS + 1 and len(self.accuracies[name]) == len(self.seeds)
 
     def list_accuracies(self, accuracies: dict[str, dict[int, float]]) -> dict[str, list[float]]:
-        """Return the accuracies in the order of seeds, for contenders that have one for every seed."""
+        """Return the accuracies in the order of seeds, for contenders that have one for every seed.
+
+        NaN stands for outputs that are no classes, so that there is none.
+        """
         complete = {name: by_seed for name, by_seed in accuracies.items() if len(by_seed) == len(self.seeds)}
-        return {name: [by_seed[seed] for seed in self.seeds] for name, by_seed in complete.items()}
+        listed = {name: [by_seed[seed] for seed in self.seeds] for name, by_seed in complete.items()}
+        return {name: values for name, values in listed.items() if not any(map(math.isnan, values))}
 
     def curves(self, name: str) -> Curves:
         """Return the losses of a contender and of its twins."""
@@ -144,7 +148,7 @@ def _ulp(plan: Plan) -> float:
 
 
 def _keep_accuracy(accuracies: dict[int, float], seed: int, training: TrainingResult) -> None:
-    accuracies[seed] = training.test_accuracy
+    accuracies[seed] = math.nan if training.test_accuracy is None else training.test_accuracy
 
 
 def judge(state: RunState, runs: TrainingRuns) -> None:
@@ -154,9 +158,11 @@ def judge(state: RunState, runs: TrainingRuns) -> None:
     a = state.baseline.contender.name
     for b, current in state.certificates.items():
         if a in curves and b in curves:
-            beside = [(accuracies[name], of_twins[name]) for name in (a, b) if name in of_twins]
-            accuracy = trajectory.judge_accuracies(accuracies[a], accuracies[b], beside)
-            state.certificates[b] = current.extended((trajectory.judge_losses(curves[a], curves[b]), accuracy))
+            judged = [trajectory.judge_losses(curves[a], curves[b])]
+            if a in accuracies and b in accuracies:
+                beside = [(accuracies[name], of_twins[name]) for name in (a, b) if name in of_twins]
+                judged.append(trajectory.judge_accuracies(accuracies[a], accuracies[b], beside))
+            state.certificates[b] = current.extended(tuple(judged))
         else:
             state.certificates[b] = replace(current, complete=False)
     state.curves, state.accuracies, state.twin_accuracies = curves, accuracies, of_twins

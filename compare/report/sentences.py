@@ -1,6 +1,7 @@
 """Words that every report uses: what was trained, each comparison, the certificate. Plain text without markup."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from compare.agreement.gates import RULES
 from compare.results.model import Agreement, Comparison, Environment, Gate, Interval, Result, Spec
@@ -23,9 +24,20 @@ def make_heading(result: Result) -> str:
     return (
         f"{spec.workload}{accepted} trained on {describe_device(result)} in {spec.precision}: {batch}, "
         f"{count_noun(spec.epochs, 'epoch')}, {rounds}seed {spec.seed}; "
-        f"{parameters}images {'x'.join(map(str, spec.image))}, "
+        f"{parameters}{_describe_inputs(spec)}, "
         f"data {spec.data_source}"
     )
+
+
+def _describe_inputs(spec: Spec) -> str:
+    """Return the shapes of a model's inputs in words."""
+    inputs = cast("Sequence[Mapping[str, Any]]", spec.model.get("inputs", ()))
+    if not inputs:
+        return f"images {'x'.join(map(str, spec.image))}"
+    shapes = ["x".join(map(str, each["shape"])) or "a number" for each in inputs]
+    kinds = ["" if each["below"] is None else f" below {each['below']}" for each in inputs]
+    named = [f"{each['name']} {shape}{kind}" for each, shape, kind in zip(inputs, shapes, kinds, strict=True)]
+    return f"input{'s' if len(inputs) > 1 else ''} {', '.join(named)}".replace("  ", " ")
 
 
 def describe_comparison(comparison: Comparison) -> str:

@@ -106,6 +106,8 @@ def _required_gates(result: Result, pair: Pair) -> list[str]:
     if not {pair.baseline, pair.contender} <= finished:
         return []
     whole_training = ["trajectory", "accuracy"] if result.agreement.accuracies else []
+    if result.agreement.trajectory and not whole_training:
+        whole_training = ["trajectory"]  # outputs without classes have no accuracy
     timed = ["update"] if result.comparisons else []
     return ["settings", *whole_training, *timed, *(["determinism"] if result.spec.deterministic else [])]
 

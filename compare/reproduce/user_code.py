@@ -34,7 +34,11 @@ def describe(stored: Result) -> list[str]:
     hashes = list_source_hashes(stored)
     if not all(isinstance(factory, str) for factory in factories.values()):
         raise Refused("spec.model: does not name two factories; allowed: jax and torch, each as text")
-    return [f"{backend}: {factories[backend]} (source SHA-256 {hashes[backend]})" for backend in BACKENDS]
+    losses = cast("Mapping[str, Json]", stored.spec.model.get("losses", {}))
+    named = {backend: f", loss {losses[backend]}" if backend in losses else "" for backend in BACKENDS}
+    return [
+        f"{backend}: {factories[backend]}{named[backend]} (source SHA-256 {hashes[backend]})" for backend in BACKENDS
+    ]
 
 
 def list_source_hashes(stored: Result) -> dict[str, str]:
@@ -83,7 +87,7 @@ def build_workload(stored: Result) -> Workload:
         workload = pair_spec.make_workload(
             str(model["jax"]),
             str(model["torch"]),
-            image=spec.image,
+            image=(1, 1, 1) if model.get("inputs") else spec.image,
             classes=spec.classes,
             name=spec.workload,
             arguments={f"{side}.{key}": value for side in BACKENDS for key, value in arguments.get(side, {}).items()},
@@ -94,10 +98,13 @@ def build_workload(stored: Result) -> Workload:
         )
         whole = descriptions.to_json(workload)
         whole["optimizer"] |= spec.optimizer
+        whole["model"] |= {"image": spec.image, "inputs": model.get("inputs", ())}
+        whole["model"]["arguments"] |= {"losses": model["losses"]} if "losses" in model else {}
+        whole["task"] = model.get("task")
         described = descriptions.from_json(whole)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise Refused(f"spec: describes no pair ({lines[0]}; {lines[1]}): {error}") from error
-    return replace(workload, optimizer=described.optimizer)
+    return replace(workload, optimizer=described.optimizer, model=described.model, task=described.task)
 
 
 def build_request(stored: Result, *, changed: bool) -> Request:

@@ -501,11 +501,17 @@ class CommandLine:
     torch: str | None = _option(
         None, Text(), "Factory of your torch model.", group=OWN_MODELS, commands=_PAIR, metavar="FILE.py:NAME"
     )
-    image: str | None = _option(
-        None, Text(), "Size of its images.", group=OWN_MODELS, commands=_PAIR, metavar="HxWxC", flag="--input"
+    image: Sequence[str] = _option(
+        (),
+        Texts(),
+        "Size of its images. Several inputs: NAME=SHAPE.",
+        group=OWN_MODELS,
+        commands=_PAIR,
+        metavar="HxWxC",
+        flag="--input",
     )
     classes: int | None = _option(
-        None, Whole(2), "Number of its outputs.", group=OWN_MODELS, commands=_PAIR, metavar="N", unit="classes"
+        None, Whole(2), "Number of its classes.", group=OWN_MODELS, commands=_PAIR, metavar="N", unit="classes"
     )
     model_args: Sequence[str] = _option(
         (),
@@ -524,13 +530,13 @@ class CommandLine:
         metavar="NAME,...",
         default_text="sgd",
     )
-    loss: str | None = _option(
-        None,
-        Text(),
-        "cross-entropy, or with ,label_smoothing=VALUE.",
+    loss: Sequence[str] = _option(
+        (),
+        Texts(),
+        "cross-entropy, bce, mse, l1, huber, or OUTPUT=LOSS.",
         group=OWN_MODELS,
-        commands=(_COMPARE, _AGREE),
-        metavar="NAME,...",
+        commands=_PAIR,
+        metavar="LOSS",
         default_text="cross-entropy",
     )
     weights_map: Path | None = _option(

@@ -1,12 +1,13 @@
 """A pair of a user's own models, made into a workload."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from types import NoneType
-from typing import Any
+from typing import Any, cast
 
 from compare.agreement.allowances import ALLOWED
 from compare.base.arguments import (
@@ -17,6 +18,20 @@ from compare.base.arguments import (
     reword_refusals,
 )
 from compare.base.interface import Refused
+from compare.base.task import (
+    BINARY,
+    BINARY_TARGET,
+    CROSS_ENTROPY,
+    LABELS,
+    LOSSES,
+    OWN_LOSS,
+    TARGETS,
+    VALUES,
+    Input,
+    Output,
+    Task,
+    pack_image,
+)
 from compare.base.workloads import (
     LONGEST_NAME,
     PAIR,
@@ -37,6 +52,24 @@ _SETTABLE = {
     **dict.fromkeys(("nesterov", "decay_kernels_only"), bool),
 }
 _BATCH = 32
+_HIDDEN_CLASSES = 10
+"""Classes behind synthetic inputs whose targets are no classes."""
+
+_LOSS_NAMES = {**{name: name for name in LOSSES}, "bce": BINARY, "mean-squared-error": "mse", "mae": "l1"}
+_LOSS_SETTINGS = {
+    CROSS_ENTROPY: ("label_smoothing", "weight"),
+    BINARY: ("weight",),
+    "mse": ("weight", "target"),
+    "l1": ("weight", "target"),
+    "huber": ("weight", "target", "delta"),
+}
+_LOSSES_ALLOWED = (
+    f"{', '.join(LOSSES)}, each with ,KEY=VALUE; OUTPUT=LOSS; or jax=FILE:FUNCTION and torch=FILE:FUNCTION"
+)
+_INPUT_ALLOWED = (
+    "HEIGHTxWIDTHxCHANNELS, for example 224x224x3; NAME=SHAPE for several inputs, NAME=int:BELOW for integers, "
+    "NAME=int:BELOW:SHAPE, or NAME=same:SHAPE where both frameworks take the axes in one order"
+)
 FORMS = "pkg.module:factory or path/to/file.py:factory"
 
 
@@ -59,12 +92,12 @@ def make_workload(
     jax: str,
     torch: str,
     *,
-    image: str | Sequence[int],
-    classes: int,
+    image: str | Sequence[int] | Sequence[str],
+    classes: int | None = None,
     name: str | None = None,
     arguments: Mapping[str, Any] | None = None,
     optimizer: str | OptimizerSpec = "sgd",
-    loss: str = "cross-entropy",
+    loss: str | Sequence[str] = CROSS_ENTROPY,
     allow: Sequence[str] = (),
     batch_size: int = _BATCH,
     epochs: int = 1,
@@ -74,12 +107,14 @@ def make_workload(
     Args:
         jax: the factory of the flax model, `pkg.module:name` or `path/to/file.py:name`.
         torch: the factory of the torch model.
-        image: height, width and channels, as numbers or as `224x224x3`.
-        classes: number of outputs.
+        image: height, width and channels, as numbers or as `224x224x3`. Other inputs are a list of texts, such as
+            `image=224x224x3` and `t=int:1000`.
+        classes: number of classes. Losses without classes need none.
         name: the workload's name. Default: torch's module and factory.
         arguments: keyword arguments of both factories; `jax.KEY` and `torch.KEY` are for one.
         optimizer: `sgd`, `adam` or `adamw`, with `,KEY=VALUE` for fields of `OptimizerSpec`.
-        loss: `cross-entropy`, with `,label_smoothing=VALUE`.
+        loss: `cross-entropy`, `binary-cross-entropy`, `mse`, `l1` or `huber`, each with `,KEY=VALUE`. Several outputs
+            take a list of `OUTPUT=LOSS`. Your own loss is a list of `jax=FILE:FUNCTION` and `torch=FILE:FUNCTION`.
         allow: names of the differences to accept (`compare.agreement.allowances.ALLOWED`).
         batch_size: images per step.
         epochs: passes over the training set, which has eight batches.
@@ -95,7 +130,12 @@ def make_workload(
         check_type(f"--{backend}", reference, str, FORMS)
         if not all(reference.rpartition(":")[::2]):
             raise Refused(f"--{backend} {reference}: names no factory; allowed: {FORMS}")
-    check_whole_number("--classes", classes, 2)
+    task, smoothing, functions = _parse_losses(loss, LABELS if classes is not None else VALUES)
+    inputs = _parse_inputs(image)
+    if classes is None:
+        needing = [output for output in task.outputs if output.target == LABELS] if task else [Output()]
+        check(not needing, "--classes", classes, "the number of classes, which cross-entropy needs")
+    check_whole_number("--classes", _HIDDEN_CLASSES if classes is None else classes, 2)
     check_whole_number("--batch-size", batch_size, 2)
     check_whole_number("--epochs", epochs, 1)
     return Workload(
@@ -103,20 +143,23 @@ def make_workload(
         summary="a user's own pair",
         model=ModelSpec(
             PAIR,
-            _parse_image(image),
-            classes,
+            pack_image(inputs) if inputs else _parse_image(image),
+            _HIDDEN_CLASSES if classes is None else classes,
             {
                 "jax": jax,
                 "torch": torch,
                 "arguments": _split_by_backend({} if arguments is None else arguments),
                 "allow": list(allow),
+                **({"losses": functions} if functions else {}),
             },
+            inputs,
         ),
         optimizer=_parse_optimizer(optimizer),
         data="synthetic",
         batch_size=batch_size,
         epochs=epochs,
-        label_smoothing=_parse_smoothing(loss),
+        label_smoothing=smoothing,
+        task=task,
     )
 
 
@@ -159,17 +202,57 @@ def _split_by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]
     return by_backend
 
 
-def _parse_image(text: str | Sequence[int]) -> tuple[int, int, int]:
+def _parse_inputs(texts: str | Sequence[int] | Sequence[str]) -> tuple[Input, ...]:
+    """Return the inputs of a model that does not take one image, and nothing for one that does."""
+    parts = [texts] if isinstance(texts, str) else list(texts)
+    if not any(isinstance(text, str) for text in parts) or (len(parts) == 1 and _is_image(str(parts[0]))):
+        return ()
+    inputs = tuple(_parse_input(str(text)) for text in parts)
+    names = [each.name for each in inputs]
+    if len(inputs) > 1 and (not all(names) or len(set(names)) < len(names)):
+        raise Refused(f"--input {' '.join(map(str, parts))}: allowed: a different name for each, as NAME=SHAPE")
+    if all(each.below is not None for each in inputs):
+        raise Refused(
+            f"--input {' '.join(map(str, parts))}: allowed: at least one input of real values, which noise can move"
+        )
+    return inputs
+
+
+def _is_image(text: str) -> bool:
+    return re.fullmatch(r"\d+x\d+x\d+", text) is not None
+
+
+def _parse_input(text: str) -> Input:
+    name, equals, rest = text.rpartition("=")
+    kind, colon, detail = rest.partition(":")
+    right = not equals or name.isidentifier()
+    if not colon:
+        kind, detail = "float", rest
+    below: int | None = None
+    if kind == "int":
+        limit, _, detail = detail.partition(":")
+        right = right and limit.isdecimal() and 0 < int(limit) <= 2**24  # float32 rows hold these integers exactly
+        below = int(limit) if right else None
+    right = right and kind in ("float", "int", "same")
+    right = right and (re.fullmatch(r"\d+(x\d+)*", detail) is not None or (kind == "int" and not detail))
+    shape = tuple(map(int, detail.split("x"))) if right and detail else ()
+    if not right or (shape and min(shape) < 1):
+        raise Refused(f"--input {text}: allowed: {_INPUT_ALLOWED}")
+    return Input(name, shape, below, kind == "same")
+
+
+def _parse_image(text: str | Sequence[int] | Sequence[str]) -> tuple[int, int, int]:
+    if not isinstance(text, str) and len(text) == 1 and isinstance(text[0], str):
+        text = text[0]
     if isinstance(text, str):
-        parts = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
-        sizes = tuple(map(int, parts.groups())) if parts else ()
+        sizes = tuple(map(int, text.split("x"))) if _is_image(text) else ()
     else:
         allowed = "height, width and channels, such as (224, 224, 3) or '224x224x3'"
         check_type("--input", text, Sequence, allowed)
         check(all(type(size) is int for size in text), "--input", text, allowed)
-        sizes = tuple(text)
+        sizes = tuple(cast("Sequence[int]", text))
     if len(sizes) != 3 or min(sizes) < 1:
-        raise Refused(f"--input {text}: allowed: HEIGHTxWIDTHxCHANNELS, for example 224x224x3")
+        raise Refused(f"--input {text}: allowed: {_INPUT_ALLOWED}")
     return sizes
 
 
@@ -194,16 +277,55 @@ def _parse_optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
         raise Refused(f"--optimizer {text}: {error}") from error
 
 
-def _parse_smoothing(text: str) -> float:
-    check_type("--loss", text, str, "cross-entropy, or cross-entropy,label_smoothing=VALUE")
-    name, *settings = text.split(",")
-    values = parse_assignments(settings)
-    smoothing = values.pop("label_smoothing", 0.0)
-    if name != "cross-entropy" or values or isinstance(smoothing, bool) or not isinstance(smoothing, int | float):
-        raise Refused(f"--loss {text}: allowed: cross-entropy, or cross-entropy,label_smoothing=VALUE")
-    if not 0 <= smoothing < 1:
-        raise Refused(f"--loss {text}: a label smoothing of {smoothing} is not allowed; allowed: 0 and more, below 1")
-    return float(smoothing)
+def _parse_losses(texts: str | Sequence[str], own_target: str) -> tuple[Task | None, float, dict[str, str]]:
+    """Return the task, the label smoothing without a task, and the user's own loss functions by backend."""
+    texts = [texts] if isinstance(texts, str) else texts
+    check_text_list("--loss", texts, _LOSSES_ALLOWED)
+    outputs, functions, own = list[Output](), dict[str, str](), Output(loss=OWN_LOSS, target=own_target)
+    for text in texts or (CROSS_ENTROPY,):
+        head, *settings = text.split(",")
+        values, (name, equals, loss) = parse_assignments(settings, "--loss "), head.partition("=")
+        name, loss = (name, loss) if equals else ("", head)
+        if name in BACKENDS and ":" in loss:
+            functions[name] = loss
+            own = _set_loss(own, values, ("target",), text)
+        elif loss in _LOSS_NAMES:
+            kind = _LOSS_NAMES[loss]
+            target = {CROSS_ENTROPY: LABELS, BINARY: BINARY_TARGET}.get(kind, VALUES)
+            outputs.append(_set_loss(Output(name, kind, target), values, _LOSS_SETTINGS[kind], text))
+        else:
+            raise Refused(f"--loss {text}: allowed: {_LOSSES_ALLOWED}")
+    names = [output.name for output in outputs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Refused(f"--loss {twice}=...: appears twice; allowed: one loss for each output")
+    if functions and (outputs or len(functions) < len(BACKENDS)):
+        raise Refused("--loss of your own: allowed: jax=FILE:FUNCTION and torch=FILE:FUNCTION, and no other loss")
+    if names.count("") and len(names) > 1:
+        raise Refused(f"--loss {' '.join(texts)}: allowed: one loss, or OUTPUT=LOSS for each output")
+    if functions:
+        return Task((own,)), 0.0, functions
+    if names == [""] and outputs[0].loss == CROSS_ENTROPY:
+        return None, outputs[0].label_smoothing, {}
+    return Task(tuple(outputs)), 0.0, {}
+
+
+def _set_loss(output: Output, values: Mapping[str, Any], allowed: Sequence[str], text: str) -> Output:
+    for key, value in values.items():
+        if key not in allowed:
+            raise Refused(f"--loss {text}: {key} is not allowed; allowed: {', '.join(allowed)}")
+        if key == "target":
+            check(value in TARGETS, f"--loss {text}: target", value, ", ".join(TARGETS))
+        else:
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            least, most = (0, 1) if key == "label_smoothing" else (0, math.inf)
+            right = is_number and (value > 0 or key == "label_smoothing") and least <= value < most
+            what = "a label smoothing" if key == "label_smoothing" else f"a {key}"
+            wanted = "0 and more, below 1" if key == "label_smoothing" else "a number above 0"
+            if not right:
+                raise Refused(f"--loss {text}: {what} of {value} is not allowed; allowed: {wanted}")
+            value = float(value)
+        output = replace(output, **{key: value})
+    return output
 
 
 def _make_name(reference: str) -> str:

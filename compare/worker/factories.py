@@ -62,6 +62,38 @@ def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, 
     return FactoryResult(model, _source_sha256(factory), tuple(notes))
 
 
+def load_function(reference: str) -> Callable[..., Any]:
+    """Return a function of the user's, such as a loss, by its reference.
+
+    Raises:
+        Refused: there is no such module, file or name, or the import raises an error or exits.
+    """
+    with redirect_stdout(io.StringIO()):
+        return _import_factory(reference)
+
+
+def call_function(function: Callable[..., _T], *arguments: Any) -> _T:
+    """Call a function of the user's.
+
+    Raises:
+        Refused: it raises an error or exits.
+    """
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return _guard(lambda: function(*arguments), f"{getattr(function, '__module__', '')}:{name}")
+
+
+def add_source(source_sha256: str, reference: str | None) -> str:
+    """Return the SHA-256 of a factory's file, joined with that of the function's file at `reference`, if there is one.
+
+    Raises:
+        Refused: as `load_function`.
+    """
+    if reference is None:
+        return source_sha256
+    own = _source_sha256(load_function(reference))
+    return source_sha256 if own == source_sha256 else hashlib.sha256(f"{source_sha256}{own}".encode()).hexdigest()
+
+
 def _import_factory(reference: str) -> Callable[..., Any]:
     place, colon, name = reference.rpartition(":")
     if not (colon and place and name.isidentifier()):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from compare.agreement.measures import Updates, compute_relative_error, is_stored, update_distances
+from compare.base import descriptions, task
 from compare.base.commands import TrainingResult
 from compare.base.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 from compare.base.protocol import drop_infinite
@@ -35,8 +36,8 @@ def train(
     session.assign(_perturb(make_initial_weights(session, spec), spec, roundoff, generation))
     return TrainingResult(
         loss=[drop_infinite(losses.mean()) for losses in _train_epochs(session, spec, train, generation)],
-        train_accuracy=_measure_accuracy(session, train, spec.batch_size),
-        test_accuracy=_measure_accuracy(session, test, spec.batch_size),
+        train_accuracy=_measure_accuracy(session, train, spec),
+        test_accuracy=_measure_accuracy(session, test, spec),
     )
 
 
@@ -125,11 +126,25 @@ def _train_steps(session: Session, steps: int) -> Array:
     return np.concatenate(losses)
 
 
-def _measure_accuracy(session: Session, batch: Batch, size: int) -> float:
-    correct = 0
+def _measure_accuracy(session: Session, batch: Batch, spec: RunSpec) -> float | None:
+    """Return the share of correct labels, or None if the first output has no labels."""
+    chosen, size, correct, count = descriptions.read_workload(spec).task, spec.batch_size, 0, 0
+    if chosen is not None and chosen.first.loss not in (task.CROSS_ENTROPY, task.BINARY):
+        return None
     for start in range(0, len(batch.labels), size):
         labels = batch.labels[start : start + size]
         images = batch.values(slice(start, start + len(labels)))  # the first view of each image, if there are several
         padded = np.concatenate([images, np.zeros((size - len(images), *images.shape[1:]), images.dtype)])
-        correct += int((session.logits(padded)[: len(images)].argmax(-1) == labels).sum())
-    return correct / batch.labels.size
+        is_correct = _compare_labels(session.logits(padded)[: len(images)], labels, chosen)
+        correct, count = correct + int(is_correct.sum()), count + is_correct.size
+    return correct / count
+
+
+def _compare_labels(logits: Array, labels: Array, chosen: task.Task | None) -> Array:
+    """Return for each label whether it is correct. Labels of several outputs are those of the first output."""
+    if chosen is None:
+        return logits.argmax(-1) == labels
+    output, targets = task.unpack_targets(chosen, labels)[0]
+    size = math.prod(output.shape or ())
+    logits = logits.reshape(len(logits), -1)[:, :size].reshape(len(logits), *(output.shape or ()))
+    return logits.argmax(-1) == targets if output.loss == task.CROSS_ENTROPY else (logits > 0) == (targets > 0.5)

@@ -11,6 +11,7 @@ from flax import traverse_util
 
 from compare.base.interface import Refused
 from compare.base.names import Names
+from compare.base.task import flatten_outputs
 from jaxbackend import layout, roles
 from jaxbackend.activations import Around
 from jaxbackend.only.functional import Outputs, shapes
@@ -91,7 +92,8 @@ class AdaptedModel:
 
     def _trace(self, training: bool, around: Around) -> None:
         def logits(parameters: Any, buffers: Any, images: Any) -> Any:
-            return self._model.run(parameters, buffers, images, training=training, around=around)[0]
+            result = self._model.run(parameters, buffers, images, training=training, around=around)[0]
+            return list(flatten_outputs(result, lambda value: isinstance(value, jax.Array)).values())
 
         jax.eval_shape(logits, self.parameters, self.buffers, self._images)
 
@@ -156,9 +158,13 @@ class _Recorder:
         if name is None:
             return call(*inputs, **options)
         name = name if count == 1 else f"{name}#{count}"
-        if self._inputs and inputs and isinstance(inputs[0], jax.Array):
-            self.outputs[f"{name}.input"] = inputs[0]
+        if self._inputs and (arrays := _arrays_in((inputs, options))):
+            self.outputs[f"{name}.input"] = arrays[0]
         result = call(*inputs, **options)
-        if isinstance(result, jax.Array):
-            self.outputs[name] = result
+        if arrays := _arrays_in(result):
+            self.outputs[name] = arrays[0]
         return result
+
+
+def _arrays_in(values: Any) -> list[jax.Array]:
+    return [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]

@@ -11,6 +11,7 @@ from compare.base.interface import Refused
 from jaxbackend.activations import Around
 from jaxbackend.only.user_model import (
     DROPPED_PATHS,
+    Arguments,
     Call,
     find_layers,
     spell_path,
@@ -28,8 +29,9 @@ class LinenModel:
 
     framework = "flax.linen"
 
-    def __init__(self, module: linen.Module, images: jax.ShapeDtypeStruct, initialised: bool) -> None:
+    def __init__(self, module: linen.Module, images: Any, initialised: bool, arguments: Arguments) -> None:
         self._module: Any = module  # its call has a signature of its own
+        self._arguments = arguments
         self._dropout: dict[str, None] = {}
         self.layers: tuple[str, ...] = ()
         shapes = jax.eval_shape(self._initial, images)
@@ -48,10 +50,12 @@ class LinenModel:
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
         """See `UserModel`."""
+        inputs, named = self._arguments(images)
         with linen.intercept_methods(self._interceptor(around)):
             result, changed = self._module.apply(
                 {"params": parameters, "batch_stats": buffers},
-                images,
+                *inputs,
+                **named,
                 **training_option(self._module, training),
                 mutable=["batch_stats"],
             )
@@ -73,16 +77,20 @@ class LinenModel:
             return call.module.apply(variables, inputs, *call.inputs, **call.options, mutable=["batch_stats"])[0]
 
     def _initial(self, images: Any) -> Any:
+        inputs, named = self._arguments(images)
+        named |= training_option(self._module, training=True)
         with linen.intercept_methods(self._interceptor(None)):
-            return self._module.init(jax.random.key(0), images, **training_option(self._module, training=True))
+            return self._module.init(jax.random.key(0), *inputs, **named)
 
-    def _initialised(self, images: jax.ShapeDtypeStruct) -> Any:
+    def _initialised(self, images: Any) -> Any:
         """Return the initial values. Unless they depend on images, no layer runs or is compiled for them."""
+        inputs, named = self._arguments(images)
+        named |= training_option(self._module, training=True)
         try:
             with linen.intercept_methods(self._interceptor(None)):
-                return self._module.lazy_init(jax.random.key(0), images, **training_option(self._module, training=True))
+                return self._module.lazy_init(jax.random.key(0), *inputs, **named)
         except errors.LazyInitError:
-            return jax.jit(self._initial)(jnp.zeros(images.shape, images.dtype))
+            return jax.jit(self._initial)(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), images))
 
     def _interceptor(self, around: Around | None) -> Any:
         def intercept(call: Any, inputs: Any, named: Any, context: Any) -> Any:

@@ -9,6 +9,7 @@ from compare.base.interface import Refused
 from jaxbackend.activations import Around, intercept
 from jaxbackend.only.user_model import (
     DROPPED_PATHS,
+    Arguments,
     Call,
     find_layers,
     spell_path,
@@ -21,7 +22,8 @@ class NnxModel:
 
     framework = "flax.nnx"
 
-    def __init__(self, module: nnx.Module) -> None:
+    def __init__(self, module: nnx.Module, arguments: Arguments) -> None:
+        self._arguments = arguments
         modules = list(nnx.iter_modules(module))
         self.dropout = tuple(spell_path(path) for path, inner in modules if _switch_off_dropout(inner))
         self._options = {training: training_option(module, training) for training in (True, False)}
@@ -42,8 +44,9 @@ class NnxModel:
         """See `UserModel`."""
         model, modules = self._merged(parameters, buffers, training)
         layers = {path: modules[path] for path in self.layers if path in modules}
+        inputs, named = self._arguments(images)
         with intercept(layers, around):
-            result = model(images, **self._options[training])
+            result = model(*inputs, **named, **self._options[training])
         self._refuse_changes(model)
         new = nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
         return result, jax.tree.map(lambda array, old: array.astype(old.dtype), new, buffers)

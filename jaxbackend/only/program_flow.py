@@ -56,11 +56,11 @@ class Flow:
     logits: Reach = Reach()
 
 
-def follow(program: Any) -> Flow:
-    """Return the flow of a closed jaxpr. Its last argument are the images, and its first result are the logits."""
+def follow(program: Any, inputs: int = 1) -> Flow:
+    """Return the flow of a closed jaxpr. Its last `inputs` arguments are the images. Its first result are logits."""
     walker = _Walker()
-    reaches = [Reach() for _ in program.jaxpr.invars[1:]]
-    walker.flow.logits = walker.walk(program.jaxpr, [*reaches, Reach(frozenset({IMAGES_ORIGIN}))])[0]
+    reaches = [Reach() for _ in program.jaxpr.invars[inputs:]]
+    walker.flow.logits = walker.walk(program.jaxpr, [*reaches, *[Reach(frozenset({IMAGES_ORIGIN}))] * inputs])[0]
     return walker.flow
 
 

@@ -1,14 +1,17 @@
 """A user's model, linen or nnx: its variables and layers, and how to run it."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+import jax
+import jax.numpy as jnp
 from flax import errors, traverse_util
 
 from compare.base.errors import take_first_line
 from compare.base.interface import Refused
+from compare.base.task import Input, unpack_inputs
 from compare.worker import factories
 from jaxbackend import roles
 from jaxbackend.activations import Around
@@ -44,6 +47,40 @@ class Call:
     inputs: tuple[Any, ...]
     options: Mapping[str, Any]
     result: Any
+
+
+class Arguments:
+    """The arguments of a model's call: one image, or several inputs that lie in one row for each example.
+
+    Inputs whose names the call has are passed by name if it has all of them. Others are passed by place.
+    """
+
+    def __init__(self, model: Any, inputs: Sequence[Input]) -> None:
+        named = inspect.signature(type(model).__call__).parameters
+        self._inputs = inputs
+        self._by_name = bool(inputs) and all(each.name in named for each in inputs)
+
+    def __call__(self, images: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments by place and by name. `images` are images, a row, or a tuple of inputs."""
+        if not self._inputs:
+            return (images,), {}
+        values = images if isinstance(images, tuple) else unpack_inputs(self._inputs, images, _convert)
+        if self._by_name:
+            return (), {each.name: value for each, value in zip(self._inputs, values, strict=True)}
+        return tuple(values), {}
+
+
+def describe_inputs(inputs: Sequence[Input], image: Sequence[int], batch_size: int, dtype: Any) -> Any:
+    """Return shape and dtype of images, or of each of several inputs in a tuple."""
+    if not inputs:
+        return jax.ShapeDtypeStruct((batch_size, *image), dtype)
+    dtypes = [dtype if each.below is None else jnp.int32 for each in inputs]
+    shapes = zip(inputs, dtypes, strict=True)
+    return tuple(jax.ShapeDtypeStruct((batch_size, *each.shape), kind) for each, kind in shapes)
+
+
+def _convert(each: Input, values: jax.Array) -> jax.Array:
+    return values if each.below is None else jnp.round(values).astype(jnp.int32)
 
 
 class UserModel(Protocol):

@@ -8,13 +8,14 @@ from flax import linen, nnx, traverse_util
 
 from compare.base import names
 from compare.base.interface import Refused
-from compare.base.workloads import ModelSpec
+from compare.base.workloads import ModelSpec, Workload
 from compare.worker import factories
+from jaxbackend.losses import TaskLoss
 from jaxbackend.only.adapter import AdaptedModel
 from jaxbackend.only.functional import Functional
 from jaxbackend.only.linen_model import LinenModel
 from jaxbackend.only.nnx_model import NnxModel
-from jaxbackend.only.user_model import UserModel, guard, spell_path
+from jaxbackend.only.user_model import Arguments, UserModel, describe_inputs, guard, spell_path
 from jaxbackend.precision import Policy
 
 _ALLOWED = "allowed: a factory that returns a flax.linen or flax.nnx module"
@@ -51,13 +52,15 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
     reference = spec.arguments["jax"]
     offered = {"rngs": nnx.Rngs(0), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}
     result = factories.make(reference, spec.arguments["arguments"]["jax"], offered=offered, other="torch")
-    images = jax.ShapeDtypeStruct((2, *spec.image), policy.parameter_dtype)
+    images = describe_inputs(spec.inputs, spec.image, 2, policy.parameter_dtype)
     if isinstance(result.model, type):
         raise Refused(f"{reference} returns the class {result.model.__name__}, not a model made of it; {_ALLOWED}")
     if isinstance(result.model, linen.Module):
-        model: UserModel = guard(lambda: LinenModel(result.model, images, initialised), reference)
+        model: UserModel = guard(
+            lambda: LinenModel(result.model, images, initialised, Arguments(result.model, spec.inputs)), reference
+        )
     elif isinstance(result.model, nnx.Module):
-        model = NnxModel(result.model)
+        model = NnxModel(result.model, Arguments(result.model, spec.inputs))
     else:
         kind = f"{type(result.model).__module__}.{type(result.model).__qualname__}"
         raise Refused(f"{reference} returns a {kind}; {_ALLOWED}")
@@ -76,6 +79,19 @@ def adopt(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Functio
         raise Refused("this pair has not been matched: its layers have no common names yet")
     table, built = names.from_json(spec.arguments["names"]["jax"]), build(spec, policy, initialised)
     return AdaptedModel(built.model, built.reference, table, spec.image, policy)
+
+
+def make_loss(workload: Workload, policy: Policy) -> TaskLoss | None:
+    """Return the loss of a workload's task, or None without a task.
+
+    Raises:
+        Refused: the user's own loss function cannot be imported.
+    """
+    if workload.task is None:
+        return None
+    reference = workload.model.arguments.get("losses", {}).get("jax")
+    function = None if reference is None else factories.load_function(reference)
+    return TaskLoss(workload.task, policy.parameter_dtype, function)
 
 
 def _check_finite(model: UserModel, reference: str) -> None:

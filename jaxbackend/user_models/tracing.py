@@ -13,11 +13,13 @@ from flax import linen, traverse_util
 from jax.ad_checkpoint import checkpoint_name
 
 from compare.base.interface import Refused
+from compare.base.task import flatten_outputs
 from compare.base.trace import IMAGES, Layer, Trace, Variable, number_call
 from compare.base.workloads import ModelSpec
+from compare.worker import factories
 from jaxbackend import layers, precision, roles
 from jaxbackend.only.program_flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, follow, name_functions
-from jaxbackend.only.user_model import DRAWS, UserModel, guard, spell_path
+from jaxbackend.only.user_model import DRAWS, UserModel, describe_inputs, guard, spell_path
 from jaxbackend.user_models import build
 
 _ORDER = ("kernel", "embedding", "scale", "bias", "mean", "var")
@@ -33,19 +35,21 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     policy = precision.policy("float32", "cpu")
     with policy.scope():
         built = build(spec, policy)
-        images = jax.ShapeDtypeStruct((batch_size, *spec.image), policy.parameter_dtype)
+        images = describe_inputs(spec.inputs, spec.image, batch_size, policy.parameter_dtype)
         passed = guard(lambda: _pass(built.model, images), built.reference)
-    _check(passed, images.shape, spec.classes, built.reference)
+    if passed.flow.draws:
+        raise Refused(f"{built.reference}: {DRAWS}")
     logits = passed.flow.logits
     return Trace(
         framework=built.model.framework,
         layers=tuple(passed.layers()),
-        output=passed.output,
+        output=next(iter(passed.outputs.values())),
+        outputs=passed.outputs,
         after=passed.paths(logits.origins),
         between=name_functions(logits),
         unused=passed.unused,
         dropout=built.dropout,
-        source_sha256=built.source_sha256,
+        source_sha256=factories.add_source(built.source_sha256, spec.arguments.get("losses", {}).get("jax")),
         notes=built.notes,
     )
 
@@ -77,7 +81,7 @@ class _Pass:
     held: Mapping[str, list[_Held]]
     unused: tuple[str, ...]
     flow: Flow
-    output: tuple[int, ...]
+    outputs: Mapping[str, tuple[int, ...]]
 
     def paths(self, origins: frozenset[int]) -> tuple[str, ...]:
         """Return the layers of these numbers in order of execution."""
@@ -119,7 +123,7 @@ class _Pass:
         return known
 
 
-def _pass(model: UserModel, images: jax.ShapeDtypeStruct) -> _Pass:
+def _pass(model: UserModel, images: Any) -> _Pass:
     calls: list[_Call] = []
 
     def around(path: str, module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -134,34 +138,28 @@ def _pass(model: UserModel, images: jax.ShapeDtypeStruct) -> _Pass:
 
     flat: list[dict[Any, Any]] = [traverse_util.flatten_dict(state) for state in (model.parameters, model.buffers)]
 
-    def logits(values: list[list[jax.Array]], images: jax.Array) -> jax.Array:
+    def logits(values: list[list[jax.Array]], images: Any) -> list[jax.Array]:
         parameters, buffers = (
             traverse_util.unflatten_dict(dict(zip(paths, arrays, strict=True)))
             for paths, arrays in zip(flat, values, strict=True)
         )
         result, _ = model.run(parameters, buffers, images, training=True, around=around)
-        if not isinstance(result, jax.Array):
-            raise Refused(f"the model returns a {type(result).__name__}; allowed: one array of logits")
-        return result
+        arrays = flatten_outputs(result, lambda value: isinstance(value, jax.Array))
+        if not arrays:
+            raise Refused("the model returns no array; allowed: one array of logits, or several arrays")
+        names.extend(arrays)
+        return list(arrays.values())
 
+    names = list[str]()
     values = [[jax.ShapeDtypeStruct(array.shape, array.dtype) for array in state.values()] for state in flat]
     with _plain_pools():
         program = jax.make_jaxpr(logits)(values, images)
-    held = _group_variables(model, flat)
+    held, count = _group_variables(model, flat), len(jax.tree.leaves(images))
     read = {id(variable) for equation in program.jaxpr.eqns for variable in equation.invars}
-    names = [model.own_name(path, first) for state, first in zip(flat, (True, False), strict=True) for path in state]
-    unused = [name for name, at in zip(names, program.jaxpr.invars[:-1], strict=True) if id(at) not in read]
-    return _Pass(calls, held, tuple(unused), follow(program), program.out_avals[0].shape)
-
-
-def _check(passed: _Pass, images: tuple[int, ...], classes: int, reference: str) -> None:
-    if passed.output not in ((images[0], classes), (*images[:3], classes)):
-        raise Refused(
-            f"{reference}: the model returns {list(passed.output)}; allowed: logits [{images[0]}, {classes}], or "
-            f"[{images[0]}, {images[1]}, {images[2]}, {classes}] for a class a pixel"
-        )
-    if passed.flow.draws:
-        raise Refused(f"{reference}: {DRAWS}")
+    own = [model.own_name(path, first) for state, first in zip(flat, (True, False), strict=True) for path in state]
+    unused = [name for name, at in zip(own, program.jaxpr.invars[:-count], strict=True) if id(at) not in read]
+    outputs = {name: output.shape for name, output in zip(names, program.out_avals, strict=True)}
+    return _Pass(calls, held, tuple(unused), follow(program, count), outputs)
 
 
 def _mark(values: Any, mark: str) -> Any:

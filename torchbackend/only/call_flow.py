@@ -37,7 +37,7 @@ class _Origin:
 class CallWatcher(TorchFunctionMode):
     """Sees every function of torch that a model calls, and within `hooks` every module."""
 
-    def __init__(self, model: nn.Module, images: torch.Tensor, reference: str) -> None:
+    def __init__(self, model: nn.Module, inputs: Sequence[torch.Tensor], reference: str) -> None:
         super().__init__()
         self.layers: list[Layer] = []
         self._model, self._reference = model, reference
@@ -52,7 +52,8 @@ class CallWatcher(TorchFunctionMode):
         self._tensors: list[torch.Tensor] = []  # the id of a deleted tensor could go to another one
         self._origins: dict[int, _Origin] = {}
         self._nodes: dict[Any, _Origin] = {}
-        self._set(images, _Origin(frozenset([-1])))
+        for images in inputs:
+            self._set(images, _Origin(frozenset([-1])))
 
     @property
     def place(self) -> str:
@@ -170,13 +171,14 @@ class CallWatcher(TorchFunctionMode):
         path, index = self._open.pop()
         if index is None:
             return
-        if not isinstance(result, torch.Tensor):
+        results = _tensors_in(result)
+        if not results:
             what = f"layer {path!r} ({type(module).__name__})" if path else "the model"
-            raise Refused(f"{self._reference}: {what} returns a {type(result).__name__}; allowed: one tensor")
+            raise Refused(f"{self._reference}: {what} returns a {type(result).__name__} without a tensor")
         with torch._C.DisableTorchFunction():
-            self.layers[index] = replace(self.layers[index], output=_neutral(module, result.shape))
-            if path:  # nothing comes after the model as a whole
-                self._set(result, _Origin(frozenset([index])))
+            self.layers[index] = replace(self.layers[index], output=_neutral(module, results[0].shape))
+            for tensor in results if path else ():  # nothing comes after the model as a whole
+                self._set(tensor, _Origin(frozenset([index])))
 
     def _describe(self, origin: _Origin) -> tuple[tuple[str, ...], tuple[str, ...]]:
         after = tuple(IMAGES if index < 0 else self.layers[index].path for index in sorted(origin.layers))

@@ -33,15 +33,17 @@ def tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
 
 
 def is_channels_first(module: nn.Module, shape: Sequence[int]) -> bool:
-    """Tell whether a module's input or output of that shape is [N, C, H, W].
+    """Tell whether a module's input or output of that shape is [N, C, H, W], or with one or three axes after C.
 
     Convolutions, batch norm and group norm take such images. Dense layers and torch's own layer norm take
     [N, H, W, C]. The variables of any other module have one value a channel, so their size tells.
     """
-    if len(shape) != 4 or is_always_channels_last(module):
+    if len(shape) not in (3, 4, 5) or is_always_channels_last(module):
         return False
     if is_always_channels_first(module):
         return True
+    if len(shape) == 3:  # rows [N, L, C], as in attention
+        return False
     channels = max((tensor.numel() for _, tensor, _ in tensors(module) if _has_one_axis(tensor)), default=shape[1])
     return shape[1] == channels or shape[-1] != channels
 

@@ -34,7 +34,7 @@ class RecordedLayer:
         if is_input and self.flattened is not None:
             return to_channels_last_rows(activation, self.flattened, axis=-1)
         if is_channels_first(self.module, activation.shape):
-            return activation.permute(0, 2, 3, 1)
+            return activation.movedim(1, -1)
         return activation
 
     def run(self, inputs: torch.Tensor, *, training: bool) -> torch.Tensor:
@@ -56,9 +56,10 @@ class RecordedLayer:
     def _call(self, inputs: torch.Tensor) -> torch.Tensor:
         if self.flattened is not None:
             inputs = to_channels_first_rows(inputs, self.flattened, axis=-1)
-        if inputs.ndim != 4 or is_always_channels_last(self.module):
+        has_axes = inputs.ndim in (4, 5) or (inputs.ndim == 3 and is_always_channels_first(self.module))
+        if not has_axes or is_always_channels_last(self.module):
             return self.module(inputs.clone())
-        images = inputs.permute(0, 3, 1, 2).contiguous()
+        images = inputs.movedim(-1, 1).contiguous()
         if is_always_channels_first(self.module):
             return self.module(images)
         try:  # an unknown module shows by an error which axis holds its channels

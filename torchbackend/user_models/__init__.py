@@ -1,6 +1,9 @@
 """A user's own model: made by the user's factory, checked, and named by its pair's table."""
 
+import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,9 +13,11 @@ from torch.nn.utils import parametrize
 from compare.base import names
 from compare.base.interface import Refused
 from compare.base.names import Names
-from compare.base.workloads import ModelSpec
+from compare.base.task import Input, unpack_inputs
+from compare.base.workloads import ModelSpec, Workload
 from compare.worker import factories
 from torchbackend import roles
+from torchbackend.losses import TaskLoss
 from torchbackend.precision import Policy
 
 # Classes of stochastic depth as people copy them (timm, torchvision), and the attribute with their rate.
@@ -72,7 +77,50 @@ def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
     missing += [own for own in table.layers if own.partition("#")[0] not in places]
     if missing:
         raise Refused(f"{reference}: the model has no {missing[0]!r}, which the pair's table names; match it again")
+    if spec.inputs:
+        inputs, by_name = spec.inputs, takes_by_name(model, spec.inputs)
+
+        def unpack(module: nn.Module, row: tuple[Any, ...], options: dict[str, Any]) -> Any:
+            del module
+            values = unpack_inputs(inputs, row[0], _convert)
+            return make_arguments(inputs, values, by_name=by_name, options=options)
+
+        model.register_forward_pre_hook(unpack, with_kwargs=True)
     return model, table
+
+
+def takes_by_name(model: nn.Module, inputs: Sequence[Input]) -> bool:
+    """Tell whether the model's forward has an argument of each input's name."""
+    named = inspect.signature(type(model).forward).parameters
+    return all(each.name in named for each in inputs)
+
+
+def make_arguments(
+    inputs: Sequence[Input], values: Sequence[Any], *, by_name: bool, options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a model's call by place and by name."""
+    if by_name:
+        return (), {**options, **{each.name: value for each, value in zip(inputs, values, strict=True)}}
+    return tuple(values), options
+
+
+def make_loss(workload: Workload, policy: Policy) -> TaskLoss | None:
+    """Return the loss of a workload's task, or None without a task.
+
+    Raises:
+        Refused: the user's own loss function cannot be imported.
+    """
+    if workload.task is None:
+        return None
+    reference = workload.model.arguments.get("losses", {}).get("torch")
+    function = None if reference is None else factories.load_function(reference)
+    return TaskLoss(workload.task, policy.parameter_dtype, function)
+
+
+def _convert(each: Input, values: torch.Tensor) -> torch.Tensor:
+    if each.below is not None:
+        return values.round().to(torch.int64)
+    return (values.movedim(-1, 1) if each.is_channels_first else values).contiguous()
 
 
 def _check(model: object, reference: str) -> None:

@@ -1,6 +1,6 @@
 """One traced forward pass of a user's model: its layers in execution order, and the functions between them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 from compare.base.errors import take_first_line
 from compare.base.interface import Refused
 from compare.base.names import join_path
+from compare.base.task import Input, flatten_outputs
 from compare.base.trace import Trace
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
@@ -16,7 +17,7 @@ from torchbackend import precision
 from torchbackend.only.call_flow import CallWatcher
 from torchbackend.only.modules import neutral_shape, tensors
 from torchbackend.roles import role
-from torchbackend.user_models import build
+from torchbackend.user_models import build, make_arguments, takes_by_name
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
@@ -28,32 +29,34 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     """
     built = build(spec, precision.policy("float32", "cpu"))
     model, reference = built.model, built.reference
-    height, width, channels = spec.image
-    noise = torch.randn(batch_size, channels, height, width, generator=torch.Generator().manual_seed(0))
-    images = noise.requires_grad_().clone()  # models may change it in place
+    inputs = spec.inputs or (Input("", spec.image),)
+    images = _make_inputs(inputs, batch_size)
+    arguments, options = make_arguments(inputs, images, by_name=takes_by_name(model, inputs), options={})
     watcher = CallWatcher(model, images, reference)
     try:
         with watcher.hooks(), watcher:
-            logits = model(images)
+            result = model(*arguments, **options)
     except Refused:
         raise
     except (Exception, SystemExit) as error:
         raise Refused(
-            f"{reference}: training on images [{batch_size}, {height}, {width}, {channels}] raised "
+            f"{reference}: training on {_describe(inputs, images)} raised "
             f"{type(error).__name__} in {watcher.place}: {take_first_line(error)}{factories.find_raise(error)}"
         ) from error
-    _check(logits, spec, batch_size, reference)
+    outputs = _find_outputs(result, reference)
+    logits = next(iter(outputs.values()))
     after, between = watcher.origin(logits)
     used = watcher.find_used()
     return Trace(
         framework="torch",
         layers=tuple(watcher.layers),
-        output=neutral_shape(logits.shape),
+        output=neutral_shape(logits.shape) if logits.ndim == 4 else tuple(logits.shape),
+        outputs={name: tuple(output.shape) for name, output in outputs.items()},
         after=after,
         between=between,
         unused=tuple(name for name, _ in _named(model) if name not in used),
         dropout=built.dropout,
-        source_sha256=built.source_sha256,
+        source_sha256=factories.add_source(built.source_sha256, spec.arguments.get("losses", {}).get("torch")),
         notes=(*built.notes, *_note_tied(model), *_note_oddities(model), *watcher.notes()),
     )
 
@@ -89,11 +92,30 @@ def _note_oddities(model: nn.Module) -> list[str]:
     return notes
 
 
-def _check(logits: Any, spec: ModelSpec, batch_size: int, reference: str) -> None:
-    wanted = f"[{batch_size}, {spec.classes}], or with height and width after them"
-    if not isinstance(logits, torch.Tensor):
-        raise Refused(
-            f"{reference}: the model returns a {type(logits).__name__}; allowed: one tensor of logits {wanted}"
-        )
-    if logits.ndim not in (2, 4) or tuple(logits.shape[:2]) != (batch_size, spec.classes):
-        raise Refused(f"{reference}: the model returns {list(logits.shape)}; allowed: logits {wanted}")
+def _make_inputs(inputs: Sequence[Input], batch_size: int) -> list[torch.Tensor]:
+    random, made = torch.Generator().manual_seed(0), list[torch.Tensor]()
+    for each in inputs:
+        shape = (batch_size, *each.shape)
+        if each.below is not None:
+            made.append(torch.randint(each.below, shape, generator=random))
+            continue
+        if each.is_channels_first:
+            shape = (shape[0], shape[-1], *shape[1:-1])
+        made.append(torch.randn(shape, generator=random).requires_grad_().clone())  # models may change it in place
+    return made
+
+
+def _describe(inputs: Sequence[Input], values: Sequence[torch.Tensor]) -> str:
+    shapes = [[len(value), *each.shape] for each, value in zip(inputs, values, strict=True)]
+    named = [f"{each.name or 'images'} {shape}" for each, shape in zip(inputs, shapes, strict=True)]
+    return ", ".join(named)
+
+
+def _find_outputs(result: Any, reference: str) -> dict[str, torch.Tensor]:
+    try:
+        outputs = flatten_outputs(result, lambda value: isinstance(value, torch.Tensor))
+    except Refused as error:
+        raise Refused(f"{reference}: {error}") from error
+    if not outputs:
+        raise Refused(f"{reference}: the model returns no tensor; allowed: one tensor of logits, or several tensors")
+    return outputs
