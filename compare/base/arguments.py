@@ -41,7 +41,7 @@ def check_text_list(name: str, value: object, allowed: str) -> None:
     Raises:
         Refused: it is none, a single text for example.
     """
-    check(_is_text_list(value), name, value, allowed)
+    check(is_text_list(value), name, value, allowed)
 
 
 def check_whole_number(name: str, value: object, least: int) -> None:
@@ -72,7 +72,8 @@ def reword_refusals(call: Callable[_P, _T]) -> Callable[_P, _T]:
     return worded
 
 
-def _is_text_list(value: object) -> bool:
+def is_text_list(value: object) -> bool:
+    """Return whether a value is a sequence of texts, and not a single text."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         return False
     return all(isinstance(each, str) for each in cast("Sequence[object]", value))

@@ -15,6 +15,7 @@ from compare.base.arguments import (
     check_text_list,
     check_type,
     check_whole_number,
+    is_text_list,
     reword_refusals,
 )
 from compare.base.interface import Refused
@@ -67,8 +68,9 @@ _LOSSES_ALLOWED = (
     f"{', '.join(LOSSES)}, each with ,KEY=VALUE; OUTPUT=LOSS; or jax=FILE:FUNCTION and torch=FILE:FUNCTION"
 )
 _INPUT_ALLOWED = (
-    "HEIGHTxWIDTHxCHANNELS, for example 224x224x3; NAME=SHAPE for several inputs, NAME=int:BELOW for integers, "
-    "NAME=int:BELOW:SHAPE, or NAME=same:SHAPE where both frameworks take the axes in one order"
+    "HEIGHTxWIDTHxCHANNELS, for example 224x224x3; NAME=SHAPE for each of several inputs and for other shapes, "
+    "NAME=int:BELOW or NAME=int:BELOW:SHAPE for integers, or NAME=same:SHAPE where both frameworks take the axes in "
+    "one order"
 )
 FORMS = "pkg.module:factory or path/to/file.py:factory"
 
@@ -204,17 +206,15 @@ def _split_by_backend(arguments: Mapping[str, Any]) -> dict[str, dict[str, Any]]
 
 def _parse_inputs(texts: str | Sequence[int] | Sequence[str]) -> tuple[Input, ...]:
     """Return the inputs of a model that does not take one image, and nothing for one that does."""
-    parts = [texts] if isinstance(texts, str) else list(texts)
-    if not any(isinstance(text, str) for text in parts) or (len(parts) == 1 and _is_image(str(parts[0]))):
-        return ()
+    parts = [texts] if isinstance(texts, str) else texts
+    if not is_text_list(parts) or not any("=" in str(text) for text in parts):
+        return ()  # one image
     inputs = tuple(_parse_input(str(text)) for text in parts)
-    names = [each.name for each in inputs]
-    if len(inputs) > 1 and (not all(names) or len(set(names)) < len(names)):
-        raise Refused(f"--input {' '.join(map(str, parts))}: allowed: a different name for each, as NAME=SHAPE")
+    names, written = [each.name for each in inputs], " ".join(map(str, parts))
+    if len(set(names)) < len(names):
+        raise Refused(f"--input {written}: allowed: a different name for each input, as NAME=SHAPE")
     if all(each.below is not None for each in inputs):
-        raise Refused(
-            f"--input {' '.join(map(str, parts))}: allowed: at least one input of real values, which noise can move"
-        )
+        raise Refused(f"--input {written}: allowed: at least one input of real values, which noise can move")
     return inputs
 
 
@@ -225,7 +225,7 @@ def _is_image(text: str) -> bool:
 def _parse_input(text: str) -> Input:
     name, equals, rest = text.rpartition("=")
     kind, colon, detail = rest.partition(":")
-    right = not equals or name.isidentifier()
+    right = bool(equals) and name.isidentifier()
     if not colon:
         kind, detail = "float", rest
     below: int | None = None
@@ -242,8 +242,8 @@ def _parse_input(text: str) -> Input:
 
 
 def _parse_image(text: str | Sequence[int] | Sequence[str]) -> tuple[int, int, int]:
-    if not isinstance(text, str) and len(text) == 1 and isinstance(text[0], str):
-        text = text[0]
+    if is_text_list(text) and text:
+        text = str(text[-1])  # the last option counts, as for options with one value
     if isinstance(text, str):
         sizes = tuple(map(int, text.split("x"))) if _is_image(text) else ()
     else:

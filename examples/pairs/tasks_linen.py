@@ -143,7 +143,7 @@ class Signals(nn.Module):
 
 
 def signals(classes: int = 4, width: int = 8) -> nn.Module:
-    """Return a model for `--input 32x2`."""
+    """Return a model for `--input signal=32x2`."""
     return Signals(classes, width)
 
 

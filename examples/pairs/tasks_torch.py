@@ -100,7 +100,7 @@ def denoiser(width: int = 8, steps: int = 100) -> nn.Module:
 
 
 def signals(classes: int = 4, width: int = 8) -> nn.Module:
-    """Return a model for `--input 32x2`."""
+    """Return a model for `--input signal=32x2`."""
     return nn.Sequential(
         nn.Conv1d(2, width, 3, padding=1),
         nn.BatchNorm1d(width),
@@ -114,7 +114,7 @@ def signals(classes: int = 4, width: int = 8) -> nn.Module:
 
 
 def volumes(classes: int = 4, width: int = 8) -> nn.Module:
-    """Return a model for `--input 6x8x8x2`."""
+    """Return a model for `--input volume=6x8x8x2`."""
     return nn.Sequential(
         nn.Conv3d(2, width, 3, padding=1),
         nn.BatchNorm3d(width),

@@ -236,9 +236,9 @@ class Anything(nn.Module):
     @nn.compact
     def __call__(self, x, train=True):
         conv = nn.Conv(4, (3, 3), dtype=jnp.float32 if self.what == "float32" else None)
-        y = nn.Dense(7 if self.what == "shape" else 5)(conv(x).mean((1, 2)))
-        if self.what == "tuple":
-            return y, x
+        y = nn.Dense(5)(conv(x).mean((1, 2)))
+        if self.what == "text":
+            return "logits"
         if self.what == "raises":
             raise ValueError("no such thing")
         if self.what == "exits":

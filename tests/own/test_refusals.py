@@ -30,7 +30,7 @@ REFUSALS = {
     "logits of another shape": (LINEN, f"{BAD}:seven_classes", ("7", "10")),
     "NaN among the weights, torch": (LINEN, f"{BAD}:nan_weights", ("NaN", "4.bias")),
     "a forward pass that fails": (LINEN, f"{BAD}:wrong_channels", ("wrong_channels", "RuntimeError")),
-    "two outputs": (LINEN, f"{BAD}:two_outputs", ("tuple",)),
+    "two outputs": (LINEN, f"{BAD}:two_outputs", ("different outputs", "same number")),
 }
 OPTIONS = {
     "no such argument": (["--model-args", "torch.depth=3"], ("depth", "classes")),

@@ -27,6 +27,7 @@ class Case:
 
 SEGMENTER = ("--input", "8x10x3", "--classes", "4")
 HEADS = ("--input", "8x8x3", "--classes", "4", "--loss")
+ALLOW = ("--allow", "running-variance")
 NOISE = ("--input", "image=8x8x3", "--input", "t=int:100")
 FOCAL = [f"{side}=examples/pairs/tasks_{file}.py:focal_loss" for side, file in (("jax", "linen"), ("torch", "torch"))]
 CASES = {
@@ -46,11 +47,22 @@ CASES = {
         "two_heads", (*HEADS, "side=mse", "--loss", "main=cross-entropy", "--model-args", "as_dict=true")
     ),
     "image and time step": Case("denoiser", (*NOISE, "--loss", "mse")),
-    "signals": Case("signals", ("--input", "32x2", "--classes", "4", "--allow", "running-variance")),
-    "volumes": Case("volumes", ("--input", "6x8x8x2", "--classes", "4", "--allow", "running-variance")),
+    "signals": Case("signals", ("--input", "signal=32x2", "--classes", "4", *ALLOW)),
+    "volumes": Case("volumes", ("--input", "volume=6x8x8x2", "--classes", "4", *ALLOW)),
     "a loss of one's own": Case(
         "signals",
-        ("--input", "32x2", "--classes", "4", "--loss", FOCAL[0], "--loss", FOCAL[1], "--allow", "running-variance"),
+        (
+            "--input",
+            "signal=32x2",
+            "--classes",
+            "4",
+            "--loss",
+            FOCAL[0],
+            "--loss",
+            FOCAL[1],
+            "--allow",
+            "running-variance",
+        ),
     ),
 }
 QUICK = ("torch:stock", "jax", "--device", "cpu", "--epochs", "1", "--seeds", "2", "--batch-size", "8")

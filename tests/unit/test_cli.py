@@ -359,7 +359,7 @@ def test_what_can_be_trained_is_listed_with_its_optimizer(program: Program, monk
         ("verify", ["Print the checks as JSON alone"], ["result object"]),
         ("diff", ["Print the changes as JSON alone"], ["result object"]),
         ("reproduce", ["Print what differs and the claims as JSON alone"], ["result object"]),
-        ("map", ["--weights-map", "--model-args"], ["--optimizer", "--loss", "--weights-from", "--allow"]),
+        ("map", ["--weights-map", "--model-args", "--loss"], ["--optimizer", "--weights-from", "--allow"]),
     ],
 )
 def test_help_says_what_a_command_does_with_an_option(

@@ -11,6 +11,7 @@ import pytest
 import compare
 from compare.base import descriptions, workloads
 from compare.base.interface import Refused
+from compare.base.task import Input, Output, Task
 from compare.base.workloads import OptimizerSpec, Workload
 from compare.settings import pair_spec
 
@@ -57,6 +58,32 @@ def test_built_in_workloads_survive_json_and_are_known_as_such(name: str):
     assert not workloads.is_built_in(dataclasses.replace(made, batch_size=made.batch_size + 1))
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss": "mse,target=input", "classes": None},
+        {"loss": ["main=cross-entropy,weight=2", "side=huber,delta=0.5"]},
+        {"loss": ["jax=a.py:f,target=labels", "torch=b.py:f"]},
+        {"loss": "l1", "image": ["image=8x8x3", "t=int:1000", "words=int:50:7", "noise=same:4x5"]},
+    ],
+)
+def test_a_pair_with_a_task_survives_json(changes: dict[str, Any]):
+    made = pair(**changes)
+    assert made.task is not None
+    assert descriptions.from_json(json.loads(json.dumps(descriptions.to_json(made)))) == made
+
+
+def test_losses_and_inputs_are_what_the_texts_say():
+    made = pair(loss=["a=bce", "b=huber,delta=2,weight=0.5"], image=["x=6x4", "t=int:9:2"], classes=None)
+    assert made.task == Task(
+        (Output("a", "binary-cross-entropy", "binary"), Output("b", "huber", "values", 0.5, delta=2.0))
+    )
+    assert made.model.inputs == (Input("x", (6, 4)), Input("t", (2,), below=9))
+    assert made.model.image == (1, 1, 26)
+    assert pair(loss="cross-entropy,label_smoothing=0.2").label_smoothing == 0.2
+    assert pair(loss="cross-entropy").task is None
+
+
 def test_how_variables_are_called_does_not_decide_the_arithmetic():
     made = pair()
     named = dataclasses.replace(made.model, arguments={**made.model.arguments, "names": {"jax": 1}})
@@ -93,7 +120,17 @@ def test_values_of_arguments_are_json_or_text():
         ({"optimizer": "sgd,momentum"}, "KEY=VALUE"),
         ({"loss": "hinge"}, "--loss hinge"),
         ({"loss": "cross-entropy,label_smoothing=1"}, "label smoothing of 1"),
-        ({"loss": "cross-entropy,margin=1"}, "--loss"),
+        ({"loss": "cross-entropy,margin=1"}, "margin is not allowed; allowed: label_smoothing, weight"),
+        ({"loss": "dice"}, "--loss dice: allowed: cross-entropy, binary-cross-entropy, mse, l1, huber"),
+        ({"loss": ["mse", "l1"]}, "one loss, or OUTPUT=LOSS for each output"),
+        ({"loss": ["a=mse", "a=l1"]}, "one loss for each output"),
+        ({"loss": "jax=a.py:f"}, "jax=FILE:FUNCTION and torch=FILE:FUNCTION"),
+        ({"loss": "mse,weight=0"}, "a weight of 0 is not allowed"),
+        ({"loss": "mse,target=noise"}, "allowed: labels, binary, values, input"),
+        ({"classes": None}, "--classes None is not allowed; allowed: the number of classes"),
+        ({"image": ["t=int:0"]}, "--input t=int:0"),
+        ({"image": ["t=int:9"]}, "at least one input of real values"),
+        ({"image": ["a=2", "a=3"]}, "a different name for each input"),
         ({"arguments": {"keras.x": 1}}, "--model-args keras.x"),
         ({"allow": ["anything"]}, "--allow anything"),
     ],

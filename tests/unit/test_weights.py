@@ -126,7 +126,7 @@ def test_randomised_keeps_kernels_and_moves_the_rest() -> None:
         ("conv1.weight", (3,), r"'conv1\.weight'; its last part may be kernel, bias, scale, gamma, mean, var"),
         ("kernels", (3, 3), r"'kernels'"),
         ("a.kernel", (3,), r"'a\.kernel' has shape \(3,\); allowed: \[inputs, outputs\]"),
-        ("a.kernel", (3, 3, 3), r"'a\.kernel' has shape \(3, 3, 3\)"),
+        ("a.kernel", (3,) * 6, r"'a\.kernel' has shape \(3, 3, 3, 3, 3, 3\)"),
         ("a.kernel", (0, 3), r"'a\.kernel' has shape \(0, 3\)"),
         ("a.kernel", (), r"'a\.kernel' has shape \(\)"),
     ],

@@ -136,6 +136,11 @@ def _check(model: object, reference: str) -> None:
             "(samestep compiles it where the tuning says so)"
         )
     for path, module in model.named_modules():
+        if isinstance(module, nn.RNNBase):
+            raise Refused(
+                f"{reference}: {path!r} is a torch.nn.{type(module).__name__}, and samestep matches no recurrent "
+                "layers; allowed: models without them"
+            )
         if parametrize.is_parametrized(module):
             raise Refused(
                 f"{reference}: the parameters of {path!r} are computed from others (torch.nn.utils.parametrize); "
