@@ -28,6 +28,7 @@ _UNIX = 3
 _ENCRYPTED = 0x1 | 0x40 | 0x2000
 _LOCAL_HEADER, _ZIP64_LOCATOR = b"PK\x03\x04", b"PK\x06\x07"
 _END = struct.Struct("<4s4H2LH")  # signature, 2 disks, 2 counts, size and place of the directory, comment's length
+_HEADER = struct.Struct("<4s5H3L2H")  # signature, version, flags, method, time, date, CRC, 2 sizes, 2 lengths
 _END_SIGNATURE = b"PK\x05\x06"
 _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, ValueError, OverflowError, OSError)
 _DIRECTORY_LIMIT = 2**16  # bytes, many for a few short names
@@ -63,14 +64,15 @@ def unpack(data: bytes, allowed: Collection[str], *, total_limit: int | None = N
 
     Raises:
         Refused: for incomplete zip files, other members (paths, folders and links too), repeated names, encryption,
-            compression other than deflate, and more than `SIZE_LIMIT` bytes in a member, `total_limit` in all, or
-            `RATIO_LIMIT`.
+            compression other than deflate, members that the archive's parts describe differently, and more than
+            `SIZE_LIMIT` bytes in a member, `total_limit` in all, or `RATIO_LIMIT`.
     """
     _check_ends(data)
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             infos = archive.infolist()
             _check_members(infos, allowed, len(data), total_limit or TOTAL_LIMIT)
+            _check_headers(data, infos)
             return {info.filename: _read(archive, info) for info in infos}
     except _DAMAGED as error:
         raise Refused(f"is damaged: {SHORT.repr(str(error))}; allowed: a whole bundle") from None
@@ -101,6 +103,30 @@ def _check_members(infos: list[ZipInfo], allowed: Collection[str], size: int, to
         seen.add(info.filename)
     if sum(info.file_size for info in infos) > total_limit:
         raise Refused(f"would become more than {total_limit:,} bytes; allowed: at most that")
+
+
+def _check_headers(data: bytes, infos: list[ZipInfo]) -> None:
+    """Check that the headers before the members say what the directory says, and that nothing lies between members.
+
+    Other programs read a member by its header. They must not find another file than samestep.
+    """
+    *_, here, all_disks, _, directory, _ = _END.unpack(data[-_END.size :])
+    if not here == all_disks == len(infos):
+        raise Refused(f"counts {all_disks} members and lists {len(infos)}; allowed: a whole bundle")
+    place = 0
+    for info in sorted(infos, key=lambda info: info.header_offset):
+        name, size = info.filename.encode(), info.compress_size
+        listed = (_LOCAL_HEADER, info.flag_bits, info.compress_type, info.CRC, size, info.file_size, len(name))
+        header = _HEADER.unpack_from(data, place)
+        signature, _, flags, method, _, _, *sizes, extra = header
+        begin = place + _HEADER.size
+        if (signature, flags, method, *sizes) != listed or data[begin : begin + len(name)] != name:
+            raise Refused(f"describes {info.filename} in two ways; allowed: a whole bundle")
+        if info.header_offset != place or (method == zipfile.ZIP_STORED and size != info.file_size):
+            raise Refused(f"has {info.filename} in another place than it says; allowed: a whole bundle")
+        place = begin + len(name) + extra + size
+    if place != directory:
+        raise Refused("holds bytes of no member; allowed: a whole bundle")
 
 
 def _check_member(info: ZipInfo, allowed: Collection[str], size: int) -> None:

@@ -38,6 +38,25 @@ def patched(data: bytes, offset: int, form: str, value: int) -> bytes:
     return data[:place] + struct.pack(form, value) + data[place + struct.calcsize(form) :]
 
 
+def patched_twice(data: bytes, offset: int, form: str, value: int) -> bytes:
+    """Return an archive with a field overwritten in its first directory entry and in the header of the member."""
+    changed = patched(data, offset, form, value)
+    place = offset - 2  # a directory entry begins with one more version
+    return changed[:place] + struct.pack(form, value) + changed[place + struct.calcsize(form) :]
+
+
+def in_header(data: bytes, offset: int, form: str, value: int) -> bytes:
+    """Return an archive with a field overwritten in the header of its first member."""
+    return data[:offset] + struct.pack(form, value) + data[offset + struct.calcsize(form) :]
+
+
+def hiding(data: bytes) -> bytes:
+    """Return an archive with bytes between its first member and its directory."""
+    place, hidden = data.index(b"PK\x01\x02"), b"PK\x03\x04 and more"
+    start = struct.unpack("<L", data[-6:-2])[0] + len(hidden)
+    return data[:place] + hidden + data[place:-6] + struct.pack("<LH", start, 0)
+
+
 def bomb(size: int) -> bytes:
     return zipped(("result.json", b"\0" * size, {}), method=zipfile.ZIP_DEFLATED)
 
@@ -75,14 +94,24 @@ HOSTILE = {
         "would become 67,108,865 bytes; allowed: at most 67,108,864",
     ),
     "longer than the whole": (patched(ONE, 20, "<L", 10**6), "result.json is longer than the whole file"),
-    "longer than it says": (patched(bomb(60_000), 24, "<L", 10), "is damaged: .*CRC"),
+    "longer than it says": (patched_twice(bomb(60_000), 24, "<L", 10), "is damaged: .*CRC"),
     "shorter than it says": (
-        patched(bomb(60_000), 24, "<L", 60_001),
+        patched_twice(bomb(60_000), 24, "<L", 60_001),
         "result.json does not have its stated length|damaged",
     ),
-    "another checksum": (patched(ONE, 16, "<L", 7), "is damaged: .*CRC"),
+    "another checksum": (patched_twice(ONE, 16, "<L", 7), "is damaged: .*CRC"),
+    "another checksum in the directory": (patched(ONE, 16, "<L", 7), "describes result.json in two ways"),
+    "another size in the header": (in_header(ONE, 22, "<L", 99), "describes result.json in two ways"),
+    "another method in the header": (in_header(ONE, 8, "<H", 8), "describes result.json in two ways"),
+    "written as a stream": (in_header(ONE, 6, "<H", 8), "describes result.json in two ways"),
+    "two lengths of one content": (patched_twice(ONE, 24, "<L", 99), "result.json in another place"),
+    "a hidden member": (hiding(ONE), "holds bytes of no member"),
+    "a member from elsewhere": (patched(ONE, 42, "<L", 1), "result.json in another place"),
+    "a longer extra field": (in_header(ONE, 28, "<H", 9), "holds bytes of no member"),
+    "too few members": (GOOD[:-14] + struct.pack("<HH", 1, 1) + GOOD[-10:], "counts 1 members and lists 2"),
+    "too many members": (GOOD[:-14] + struct.pack("<HH", 2, 3) + GOOD[-10:], "counts 3 members and lists 2"),
     "newer version of zip": (patched(ONE, 6, "<H", 99), "is a zip file of an unsupported kind"),
-    "another name inside": (ONE.replace(b"result.json", b"report.txt\0", 1), "is damaged: .*differ"),
+    "another name inside": (ONE.replace(b"result.json", b"report.txt\0", 1), "describes result.json in two ways"),
     "data in front": (b"#!/bin/sh\nrm -rf /\n" + ONE, "is not a zip file from its first byte on"),
     "a file in front": (
         b"PK\x03\x04" + b"\0" * 26 + ONE,
