@@ -1,10 +1,12 @@
 """The console script `samestep`, and `python -m compare`."""
 
 import os
+import resource
 import signal
 import sys
 from typing import NoReturn
 
+_LEAST_MEMORY = 2**30
 _SHORTAGES = ("Too many open files", "Cannot allocate memory", "failed to map segment")
 
 
@@ -13,6 +15,7 @@ def main() -> None:
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # in the background a shell ignores interrupts
         signal.signal(signal.SIGINT, _interrupt)
+    _check_memory_limits()
     try:
         from compare.cli.app import main as run
     except (ImportError, MemoryError, OSError) as error:
@@ -22,6 +25,18 @@ def main() -> None:
         sys.exit(2)
     signal.signal(signal.SIGINT, handler)
     run()
+
+
+def _check_memory_limits() -> None:
+    """End if this process may have too little memory. Libraries would hang or abort in their import."""
+    for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
+        allowed = resource.getrlimit(limit)[0]
+        if allowed != resource.RLIM_INFINITY and allowed < _LEAST_MEMORY:
+            sys.stderr.write(
+                f"samestep: cannot start: this process may have only {allowed >> 20:,} MiB (ulimit {option}); "
+                f"allowed: {_LEAST_MEMORY >> 20:,} MiB or more\n"
+            )
+            sys.exit(2)
 
 
 def _interrupt(number: int, _frame: object) -> NoReturn:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from compare.base.interface import Refused
 
+_FILES = ("result.json", "fit.json", "reproduction.json", "campaign.json", "trajectory.svg", "scaling.svg")
+
 
 def make_folder(folder: Path) -> None:
     """Make the output folder. It is removed at the end of the program if it is still empty.
@@ -23,7 +25,7 @@ def make_folder(folder: Path) -> None:
         raise _cannot_be_made(folder, error.strerror) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Refused(f"--out {folder}: not writable; allowed: a folder you may write to")
-    for name in ("result.json", "fit.json"):
+    for name in _FILES:
         if (folder / name).exists() and not (folder / name).is_file():
             raise Refused(f"--out {folder}: {name} in it is not a regular file; allowed: a folder without it")
 

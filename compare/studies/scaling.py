@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from compare.base import knobs
+from compare.base import knobs, output
 from compare.base.early_stopping import MOST_ROUNDS
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING
@@ -103,6 +103,7 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
         except datasets.BatchTooLarge as error:
             whose = "" if strong else f"{size} images on each of {count} devices: "
             raise Refused(f"{whose}{error}") from error
+    output.make_folder(out)
     return Task(tuple(plans), ways, STRONG if strong else WEAK, size, out)
 
 

@@ -47,6 +47,14 @@ def test_a_limit_of_the_system_gives_no_traceback(tmp_path: Path, limit: str) ->
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("limit", ["ulimit -v 100000", "ulimit -v 200000", "ulimit -d 100000"])
+def test_too_little_memory_is_refused_before_any_library_hangs(tmp_path: Path, limit: str) -> None:
+    done = run(tmp_path, ["-m", "compare", "workloads"], limit)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("samestep: cannot start: this process may have only ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
@@ -65,14 +73,40 @@ def test_a_resource_that_runs_out_has_a_sentence(tmp_path: Path, error: str, wor
     assert words in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["folder", "FIFO"])
-def test_a_result_that_is_no_file_is_refused_before_the_run(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "out" / "result.json"
-    path.parent.mkdir()
+SCALE = [
+    "-m",
+    "tests.fakebackend.program",
+    "scale",
+    "torch:stock",
+    "jax:stock",
+    "--workload",
+    "digits-cnn",
+    "--device",
+    "cpu",
+]
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "place"),
+    [
+        (COMPARE, "folder", "result.json"),
+        (COMPARE, "FIFO", "result.json"),
+        (SCALE, "folder", "result.json"),
+        (SCALE, "FIFO", "scaling.svg"),
+        (SCALE, "folder", "devices-2/result.json"),
+    ],
+)
+def test_a_result_that_is_no_file_is_refused_before_the_run(
+    tmp_path: Path, command: list[str], kind: str, place: str
+) -> None:
+    path = tmp_path / "out" / place
+    path.parent.mkdir(parents=True)
     path.mkdir() if kind == "folder" else os.mkfifo(path)
-    done = run(tmp_path, [*COMPARE, "--out", "out"])
+    done = run(tmp_path, [*command, "--out", "out"])
     assert done.returncode == 2
-    assert done.stderr == "samestep: --out out: result.json in it is not a regular file; allowed: a folder without it\n"
+    folder, name = Path("out", place).parent, path.name
+    problem = f"--out {folder}: {name} in it is not a regular file; allowed: a folder without it"
+    assert done.stderr == f"samestep: {problem}\n"
     assert plans.started(tmp_path) == []
 
 
