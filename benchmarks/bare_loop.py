@@ -120,7 +120,7 @@ def main() -> int:
         blocks: tuple[list[float], list[float]] = ([], [])
         for which in make_palindrome(2, PALINDROMES):
             if which == 0:
-                blocks[0].append(time_steps(session, steps, perf_counter) / steps)
+                blocks[0].append(time_steps(session, steps, perf_counter)[0] / steps)
             else:
                 with session._policy.scope():
                     blocks[1].append(bare(steps) / steps)

@@ -5,13 +5,14 @@ from importlib.metadata import version
 from typing import Any
 
 from compare.base import process_group
-from compare.base.interface import RunSpec, Session
+from compare.base.interface import INFER, RunSpec, Session
 from compare.base.knobs import NOT_PARALLEL
 from compare.base.process_group import ProcessGroup
 from compare.base.workloads import ModelSpec
 from compare.worker.distributed_session import DistributedSession
 from compare.worker.rank_controller import RankController
 from jaxbackend import memory, parallel, selftest_hooks
+from jaxbackend.inference import InferenceSession
 from jaxbackend.session import JaxSession
 from jaxbackend.user_models import tracing
 
@@ -28,6 +29,8 @@ class JaxBackend:
 
     def open(self, spec: RunSpec) -> Session:
         """See `compare.base.interface.Backend`."""
+        if spec.task == INFER:
+            return InferenceSession(spec)
         if spec.knobs["parallel"] == NOT_PARALLEL or process_group.count_machines() == 1:
             return JaxSession(spec)
         if self._ranks is None:

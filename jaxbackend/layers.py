@@ -132,10 +132,13 @@ class BatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
         self.momentum, self.epsilon, self.synchronised = momentum, epsilon, policy.synchronised
         self.use_running_average = False  # nnx.Module.train and eval set it
+        self.is_folded = False  # `jaxbackend.only.folding` sets it
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise x [N, H, W, C]. In training, also move the running statistics."""
         wide = x.astype(self.scale[...].dtype)
+        if self.is_folded:
+            return (wide + self.bias[...]).astype(x.dtype)
         mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
         factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
         offset = self.bias[...] - mean * factor

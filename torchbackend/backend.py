@@ -5,13 +5,14 @@ from importlib.metadata import version
 from typing import Any
 
 from compare.base import process_group
-from compare.base.interface import Refused, RunSpec, Session
+from compare.base.interface import INFER, Refused, RunSpec, Session
 from compare.base.knobs import NOT_PARALLEL
 from compare.base.process_group import ProcessGroup
 from compare.base.workloads import ModelSpec
 from compare.worker.distributed_session import DistributedSession
 from compare.worker.rank_controller import RankController
 from torchbackend import memory, parallel, selftest_hooks
+from torchbackend.inference import InferenceSession
 from torchbackend.session import TorchSession
 from torchbackend.user_models import tracing
 
@@ -28,6 +29,8 @@ class TorchBackend:
 
     def open(self, spec: RunSpec) -> Session:
         """See `compare.base.interface.Backend`."""
+        if spec.task == INFER:
+            return InferenceSession(spec)
         if spec.knobs["parallel"] == NOT_PARALLEL or spec.devices == 1:
             if self._ranks is not None:
                 self._ranks.close_session()

@@ -124,6 +124,7 @@ class WarmUpTimes:
         steady: whether step times had settled at the end.
         steps_per_block: the number of steps in a timed block.
         first_losses: the losses of the first steps; None for a loss that is not finite.
+        program: where the program of a request came from, in words. None for training.
     """
 
     first_step_seconds: float
@@ -132,6 +133,28 @@ class WarmUpTimes:
     steady: bool
     steps_per_block: int
     first_losses: Sequence[float | None]
+    program: str | None = None
+
+
+@dataclass(frozen=True)
+class RequestTimes:
+    """The times of requests that the caller waits for.
+
+    Attributes:
+        seconds: of each request.
+        enqueued: the median time until a call returned, before the wait.
+    """
+
+    seconds: Sequence[float]
+    enqueued: float
+
+
+@dataclass(frozen=True)
+class DeviceTime:
+    """The seconds per step in which a device was busy, or None with the `reason`."""
+
+    seconds: float | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -245,6 +268,27 @@ class Block(Command[float], name="block", reply=float, deadline=_SHORT):
 
 
 @dataclass(frozen=True)
+class ChooseBatch(Command[None], name="choose_batch", deadline=_SHORT):
+    """Answer requests of another batch size from now on."""
+
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Requests(Command[RequestTimes], name="requests", reply=RequestTimes, deadline=_SHORT):
+    """Answer requests one after the other, wait for each, and return their times."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class MeasureDeviceTime(Command[DeviceTime], name="device_time", reply=DeviceTime, deadline=_LONG):
+    """Profile `steps` and return how long the device was busy in each."""
+
+    steps: int
+
+
+@dataclass(frozen=True)
 class CompilingBlock(Block, deadline=_COMPILING):
     """Train the first block of a session, which compiles its step."""
 
@@ -326,13 +370,15 @@ class Update(Command[dict[str, float | None]], name="update", reply=dict[str, fl
 class Record(Command[list[str]], name="record", reply=list[str], deadline=_COMPILING):
     """Record the arrays of a certificate in the folder `path` and return their names in execution order.
 
-    If `evenly`, every dispatch of the timed path takes all batches equally often.
+    If `evenly`, every dispatch of the timed path takes all batches equally often. For requests, `batch_sizes` are those
+    that are timed.
     """
 
     spec: RunSpec
     steps: int
     path: str
     evenly: bool = False
+    batch_sizes: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -344,6 +390,7 @@ class MeasureNoise(
     spec: RunSpec
     steps: int
     perturbations: Sequence[Perturbation]
+    batch_sizes: Sequence[int] = ()
 
     def read_reply(self, value: Any) -> list[dict[str, float | None]]:
         """Return the noise, which has an entry for every perturbation."""

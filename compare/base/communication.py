@@ -60,6 +60,13 @@ def compute_exposed_seconds(kernels: Sequence[Kernel], steps: int) -> float:
     return sum(seconds) / len(devices) / steps
 
 
+def busy_seconds(kernels: Sequence[Kernel], steps: int) -> float:
+    """Return the seconds per step in which a device runs at least one kernel, as the mean over devices."""
+    devices = sorted({kernel.device for kernel in kernels})
+    seconds = [_covered(kernel for kernel in kernels if kernel.device == device) for device in devices]
+    return sum(seconds) / len(devices) / steps
+
+
 def _exposed_on_device(kernels: Sequence[Kernel]) -> float:
     others = [kernel for kernel in kernels if not _COMMUNICATION.search(kernel.name)]
     return max(0.0, _covered(kernels) - _covered(others))

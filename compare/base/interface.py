@@ -29,6 +29,8 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 DEVICES = ("auto", "cpu", "cuda")
+TRAIN, INFER = TASKS = ("train", "infer")
+"""A step is a training step, or a request: a forward pass in evaluation mode."""
 BATCH_NORMS = ("sync", "local")
 """Batch norm over devices: `sync` takes the statistics of the whole batch, `local` those of each device's part."""
 OWN_WEIGHTS = "own"
@@ -97,6 +99,7 @@ class RunSpec:
         memory_limit_bytes: most bytes that the session may take; None sets no limit. On `cuda` it limits the
             framework's allocator. On `cpu` it limits all that the process takes after the framework's import
             (`compare.worker.memory_limit`).
+        task: one of `TASKS`.
     """
 
     workload: str
@@ -116,6 +119,7 @@ class RunSpec:
     devices: int = 1
     batch_norm: str = "sync"
     memory_limit_bytes: int | None = None
+    task: str = TRAIN
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `RunSpec(**spec.to_json())` is the inverse."""

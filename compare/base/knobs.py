@@ -3,7 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compare.base.interface import INFER, TASKS, TRAIN
+
 Value = bool | int | str
+
+_TRAIN, _INFER = (TRAIN,), (INFER,)
 
 NOT_PARALLEL = "none"
 PARALLEL: Mapping[str, Sequence[str]] = {"jax": ("pmap", "sharded"), "torch": ("ddp",)}
@@ -26,6 +30,7 @@ class Knob:
         required_device: the only device on which it can be on; None if it can be on everywhere.
         adds_compilation: whether it makes the first step later because more is compiled.
         adds_search: whether it makes the first step later because kernels are timed against each other.
+        tasks: the tasks that it is for (`compare.base.interface.TASKS`).
     """
 
     name: str
@@ -38,6 +43,7 @@ class Knob:
     required_device: str | None = None
     adds_compilation: bool = False
     adds_search: bool = False
+    tasks: Sequence[str] = TASKS
 
     def is_switch(self, backend: str) -> bool:
         """Return whether a backend can switch it."""
@@ -68,6 +74,7 @@ _ALL = (
         {"jax": "jax.jit of each convolution or product with what follows it, in place of the whole step"},
         {},
         {"torch": "its operations are compiled already"},
+        tasks=_TRAIN,
     ),
     Knob(
         "channels-last",
@@ -82,6 +89,7 @@ _ALL = (
         False,
         {"torch": "optimizer(fused=True)"},
         {"jax": "the update is inside the jitted step"},
+        tasks=_TRAIN,
     ),
     Knob(
         "donation",
@@ -89,6 +97,7 @@ _ALL = (
         False,
         {"jax": "jax.jit(donate_argnums=0)"},
         {"torch": "updates are in place"},
+        tasks=_TRAIN,
     ),
     Knob(
         "steps-per-dispatch",
@@ -97,6 +106,7 @@ _ALL = (
         {"jax": "lax.scan over the steps", "torch": "that many steps captured in one CUDA graph"},
         {},
         adds_compilation=True,
+        tasks=_TRAIN,
     ),
     Knob(
         "graph-capture",
@@ -149,6 +159,30 @@ _ALL = (
             "torch": "torch.utils.checkpoint of every block, each by itself",
         },
         {},
+        tasks=_TRAIN,
+    ),
+    Knob(
+        "fold-batch-norm",
+        "multiply each convolution's kernel by the batch norm behind it, which is then no work of its own",
+        False,
+        {
+            "jax": "kernel and shift folded in float64; batch norm only adds its shift",
+            "torch": "kernel and bias folded in float64; batch norm passes its input on",
+        },
+        {},
+        tasks=_INFER,
+    ),
+    Knob(
+        "exported",
+        "load a program that was exported and compiled before: a process compiles nothing",
+        False,
+        {
+            "jax": "jax.jit(...).lower().compile(), serialised (jax.experimental.serialize_executable)",
+            "torch": "torch.export and AOTInductor's package (torch._inductor.aoti_compile_and_package)",
+        },
+        {},
+        tasks=_INFER,
+        adds_compilation=True,
     ),
     Knob(
         "input",
@@ -160,6 +194,7 @@ _ALL = (
         },
         {},
         words=("resident", "stream"),
+        tasks=_TRAIN,
     ),
     Knob(
         "overlap-reduction",
@@ -170,6 +205,7 @@ _ALL = (
             "torch": "as DistributedDataParallel does, on with ddp (off: one compiled program, not one a bucket)",
         },
         {},
+        tasks=_TRAIN,
     ),
     Knob(
         "compiled-autograd",
@@ -179,6 +215,7 @@ _ALL = (
         {},
         {"jax": "jax.grad is in the compiled step"},
         adds_compilation=True,
+        tasks=_TRAIN,
     ),
     Knob(
         "overlap-exchanges",
@@ -190,6 +227,7 @@ _ALL = (
         },
         {},
         adds_compilation=True,
+        tasks=_TRAIN,
     ),
     Knob(
         "parallel",
@@ -201,6 +239,7 @@ _ALL = (
         },
         {},
         words=(NOT_PARALLEL, "pmap", "sharded", "ddp"),
+        tasks=_TRAIN,
     ),
 )
 

@@ -12,7 +12,7 @@ from compare.base import installed
 from compare.base.knobs import KNOBS, Value
 from compare.base.workloads import WORKLOADS
 from compare.machine import environment
-from compare.settings.tunings import GIVEN, SYNCHRONISED, TUNED, TUNINGS
+from compare.settings.tunings import GIVEN, INFERRED, SYNCHRONISED, TUNED, TUNINGS
 
 _LEAST_WIDTH = 76
 """A narrower table would cut names. A narrower terminal breaks lines itself."""
@@ -53,6 +53,9 @@ def knobs() -> None:
     for (backend, device, workload), (settings, evidence) in SYNCHRONISED.items():
         where = f"{device}, {workload} over devices that synchronise batch norm, besides, unless knobs exclude it"
         typer.echo(f"  {backend:5}  {where}: {_spell(settings)} (measured: {evidence})")
+    typer.echo("\nwith --task infer")
+    for (tuning, backend, device), settings in INFERRED.items():
+        typer.echo(f"  {backend:5}  {tuning}, {device}: {_spell(settings)} (not measured)")
 
 
 def _spell(settings: Mapping[str, Value]) -> str:

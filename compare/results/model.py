@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from compare.agreement.gates import Gate
 from compare.base import early_stopping, typed_json
+from compare.base.interface import TRAIN
 from compare.base.statistics import Ratio
 from compare.base.typed_json import Json, JsonObject
 
@@ -85,6 +86,8 @@ class Spec(JsonObject):
     design_reason: str | None
     least_rounds: int = 2
     looks: Mapping[str, float] | None = None
+    task: str = TRAIN
+    batch_sizes: tuple[int, ...] | None = None
     pair: PairSpec | None = None
     unequal: tuple[str, ...] = ()
 
@@ -132,6 +135,48 @@ class StepTimes(JsonObject):
     samples: tuple[tuple[float, ...], ...]
     windows: tuple[tuple[tuple[float, ...], ...], ...]
     steps_per_block: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latency(JsonObject):
+    """Seconds of requests of one batch size. A request is a forward pass that the caller waits for.
+
+    Attributes:
+        p50, p90, p99: geometric means over the rounds that count of a round's quantiles. None if no round counts.
+        low, high: ends of the interval of p50.
+        intervals: of p50, p90 and p99 over rounds, each None for fewer than two rounds.
+        images_per_second: of requests that do not wait for one another.
+        enqueue_seconds: median time until the call returned, before the wait.
+        device_seconds: time that the device was busy in a request, None with a reason in `absent`.
+        host_seconds: p50 without `device_seconds`, None with a reason in `absent`.
+        joules_per_thousand_images: of whole boards, None with a reason in `absent`.
+        cold_start_seconds: from the start of a process to its first result, with programs from the cache.
+        program: where the programs of the timed processes came from.
+        samples: [rounds][requests] in seconds.
+        queued: [rounds][blocks] seconds per request of blocks in which requests did not wait for one another.
+        enqueued: [rounds] median seconds until a call returned.
+        windows: [rounds][blocks] start and end, seconds since the run's start.
+        absent: figure name to the reason why it is None.
+    """
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    low: float | None
+    high: float | None
+    intervals: Mapping[str, Interval | None]
+    images_per_second: float | None
+    enqueue_seconds: float | None
+    device_seconds: float | None
+    host_seconds: float | None
+    joules_per_thousand_images: float | None
+    cold_start_seconds: float | None
+    program: str | None
+    samples: tuple[tuple[float, ...], ...]
+    queued: tuple[tuple[float, ...], ...]
+    enqueued: tuple[float, ...]
+    windows: tuple[tuple[tuple[float, ...], ...], ...]
+    absent: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +249,7 @@ class Contender(JsonObject):
     energy: Energy | None
     communication: Communication | None
     training: Training | None
+    latency: Mapping[str, Latency] | None = None
 
     @property
     def samples(self) -> tuple[tuple[float, ...], ...]:
@@ -233,6 +279,7 @@ class Comparison(JsonObject):
     outliers: tuple[int, ...]
     reason: str | None
     stopped: Stopped | None = None
+    batch_size: int | None = None
 
     @property
     def claimed_ratio(self) -> Interval | None:

@@ -56,6 +56,10 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
         raise Refused(f"{where}: donation needs compile in jax")
     if backend == "jax" and values.get("rematerialisation") and not values.get("compile"):
         raise Refused(f"{where}: rematerialisation needs compile in jax: op by op, a step keeps what it computed")
+    if values.get("exported") and not values.get("compile"):
+        raise Refused(f"{where}: exported needs compile")
+    if values.get("exported") and values.get("graph-capture") and backend == "torch":
+        raise Refused(f"{where}: exported excludes graph-capture in torch; allowed: one of them")
     if values.get("pieces") and not values.get("compile"):
         raise Refused(f"{where}: pieces needs compile")
     if values.get("pieces") and values.get("rematerialisation"):

@@ -128,6 +128,38 @@ class Whole(Kind):
         return {"type": "integer", "minimum": self._least}
 
 
+class Wholes(Kind):
+    """Increasing whole numbers, as a list or as a text such as 1,32."""
+
+    _MOST_NUMBERS, _MOST_DIGITS = 64, 9
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return "increasing whole numbers from 1 on, such as 1,32"
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is such a list, or a text of one."""
+        numbers = self.read(value)
+        return 0 < len(numbers) <= self._MOST_NUMBERS and all(map(lambda a, b: a < b, (0, *numbers), numbers))
+
+    def read(self, value: object) -> tuple[int, ...]:
+        """Return the numbers of a list or a text, and none if it is neither."""
+        if isinstance(value, str):
+            parts = value.split(",")
+            is_list = all(part.isascii() and part.isdigit() and len(part) <= self._MOST_DIGITS for part in parts)
+            return tuple(map(int, parts)) if is_list else ()
+        if not isinstance(value, Sequence):
+            return ()
+        numbers = tuple(cast("Sequence[Any]", value))
+        return numbers if all(type(number) is int for number in numbers) else ()
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}}
+
+
 class Number(Kind):
     """A number above 0, up to `most`."""
 

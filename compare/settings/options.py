@@ -12,7 +12,19 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compare.settings.kinds import Choice, Choices, Instance, Kind, Number, PathOf, Switch, Text, Texts, Whole
+from compare.settings.kinds import (
+    Choice,
+    Choices,
+    Instance,
+    Kind,
+    Number,
+    PathOf,
+    Switch,
+    Text,
+    Texts,
+    Whole,
+    Wholes,
+)
 
 if TYPE_CHECKING:
     from compare.base.workloads import Workload
@@ -155,6 +167,28 @@ class RunSettings:
         example="--precision bfloat16",
         spec_key="precision",
         pytest_help="Precision",
+    )
+    task: str = _option(
+        "train",
+        Choice(lambda: _interface().TASKS),
+        "train times training steps, infer times forward passes in evaluation mode.",
+        group=WHAT,
+        commands=(_COMPARE, _FIT, _SCALE),
+        metavar="NAME",
+        spec_key="task",
+        helps={_FIT: "Only train.", _SCALE: "Only train."},
+    )
+    batch_sizes: "Sequence[int] | str | None" = _option(
+        None,
+        Wholes(),
+        "Images per request with --task infer. Each has its verdict.",
+        group=WHAT,
+        commands=(_COMPARE,),
+        metavar="N,N,...",
+        unit="images",
+        default_text="1,32",
+        spec_key="batch_sizes",
+        schema={"type": ["array", "null"], "minItems": 1, "items": {"type": "integer", "minimum": 1}},
     )
     device: str = _option(
         "auto",

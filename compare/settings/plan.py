@@ -16,7 +16,7 @@ from compare.base.workloads import Workload
 from compare.cluster.cluster import Cluster
 from compare.data import datasets
 from compare.data.datasets import Dataset
-from compare.settings import contenders, feasibility, splitting, tunings
+from compare.settings import contenders, feasibility, splitting, tasks, tunings
 from compare.settings.block_order import list_gpus_of_round
 from compare.settings.contenders import Contender
 from compare.settings.naming import DEFAULT_CONTENDERS
@@ -32,6 +32,8 @@ class Plan(RunSettings):
 
     Attributes:
         contenders: at least one; the first is the baseline.
+        batch_size: images of a step, or of the largest request.
+        batch_sizes: images of each kind of request, None for training.
         rounds: most rounds to time; 0 times nothing.
         stops_early: whether rounds end as soon as every verdict is certain (`compare.base.early_stopping`).
         out: folder for the result file.
@@ -45,6 +47,7 @@ class Plan(RunSettings):
     contenders: tuple[Contender, ...]
     workload: Workload
     batch_size: int
+    batch_sizes: tuple[int, ...] | None = None
     epochs: int
     rounds: int
     stops_early: bool = False
@@ -63,7 +66,9 @@ class Plan(RunSettings):
     def knobs(self, contender: Contender) -> dict[str, Value]:
         """Return the value of every knob of a contender."""
         backend, tuning = contender.backend, contender.tuning
-        return tunings.resolve(backend, tuning, self.device, self.workload.name, self.precision, self.batch_norm)
+        return tunings.resolve(
+            backend, tuning, self.device, self.workload.name, self.precision, self.batch_norm, self.task
+        )
 
     def keeps_search(self, contender: Contender) -> bool:
         """Return whether a contender's program keeps the kernels that a search chose when it was compiled.
@@ -102,6 +107,7 @@ class Plan(RunSettings):
             "devices": self.devices_of(switches),
             "batch_norm": self.batch_norm,
             "deterministic": self.deterministic,
+            "task": self.task,
             "described": None if workloads.is_built_in(self.workload) else self._described,
             "weights": self.weights,
         }
@@ -128,18 +134,21 @@ def make(
     """
     machines = cluster or Cluster()
     workload, device = resolve(settings, machines)
+    batch_sizes = tasks.choose_batch_sizes(settings, workload)
     batch_size = workload.batch_size if settings.batch_size is None else settings.batch_size
+    if batch_sizes is None:
+        _check_accumulation(batch_size, settings.accumulate)
     epochs = workload.epochs if settings.epochs is None else settings.epochs
-    _check_accumulation(batch_size, settings.accumulate)
     texts = spell_contenders(settings).contenders or ()
     shared: dict[str, Any] = {option.name: getattr(settings, option.name) for option in fields(RunSettings)}
     shared["device"] = device
+    shared["batch_sizes"] = batch_sizes
     shared["data"] = None if settings.data is None else str(settings.data)
     plan = Plan(
         **shared,
         contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=workload,
-        batch_size=batch_size,
+        batch_size=max(batch_sizes) if batch_sizes else batch_size,
         epochs=epochs,
         rounds=(settings.rounds or MOST_ROUNDS) if settings.timed else 0,
         stops_early=settings.timed and settings.rounds is None and settings.design != "sequential",

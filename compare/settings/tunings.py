@@ -7,7 +7,7 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 import difflib
 from collections.abc import Collection, Mapping
 
-from compare.base.interface import Refused
+from compare.base.interface import INFER, TRAIN, Refused
 from compare.base.knobs import (
     KNOBS,
     NOT_PARALLEL,
@@ -27,6 +27,7 @@ TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
     "compiled": "stock and the compiler",
     "tuned": "the fastest known for the workload and device, of its own in some precisions and over some devices",
+    "ahead-of-time": "only for --task infer: as tuned, but a process loads a program that was compiled before",
 }
 
 # Flax's tutorials jit the training step, so `stock` is already compiled in JAX, and `compiled` adds donated buffers.
@@ -52,6 +53,30 @@ _GRAPHS: Mapping[str, Mapping[str, Value]] = {
 def _captured(backend: str, steps: int, *switches: str) -> dict[str, Value]:
     return {**_GRAPHS[backend], "steps-per-dispatch": steps, **dict.fromkeys(switches, True)}
 
+
+# The fastest known for requests, and for programs that are compiled ahead of time, by (tuning, backend, device).
+INFERRED: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
+    ("tuned", "jax", "cpu"): {"compile": True, "fold-batch-norm": True},
+    ("tuned", "torch", "cpu"): {"channels-last": True, "fold-batch-norm": True},
+    ("tuned", "jax", "cuda"): {"compile": True, "fold-batch-norm": True, "graph-capture": True},
+    ("tuned", "torch", "cuda"): {
+        "compile": True,
+        "channels-last": True,
+        "fold-batch-norm": True,
+        "graph-capture": True,
+        "kernel-search": True,
+    },
+    **{
+        ("ahead-of-time", backend, device): {
+            "compile": True,
+            "exported": True,
+            "fold-batch-norm": True,
+            **({"channels-last": True} if backend == "torch" else {}),
+        }
+        for backend in ("jax", "torch")
+        for device in ("cpu", "cuda")
+    },
+}
 
 EVERY_OTHER = "every other workload"
 _NOTHING: Mapping[str, Value] = {}
@@ -109,9 +134,17 @@ _OTHERWISE = {
 
 
 def resolve(
-    backend: str, tuning: str, device: str, workload: str, precision: str | None = None, batch_norm: str = "sync"
+    backend: str,
+    tuning: str,
+    device: str,
+    workload: str,
+    precision: str | None = None,
+    batch_norm: str = "sync",
+    task: str = TRAIN,
 ) -> dict[str, Value]:
     """Return the value of every knob that `backend` has, for a tuning as a user writes it, on `cpu` or `cuda`.
+
+    Knobs that are not for the `task` stay at their defaults.
 
     `tuned` depends on the workload, for some workloads on the precision, and over several devices on `batch_norm`. It
     leaves out knobs that conflict with those that the user wrote.
@@ -128,7 +161,10 @@ def resolve(
     values: dict[str, Value] = {
         knob.name: knob.default for knob in KNOBS.values() if without_knobs or knob.is_switch(backend)
     }
-    values |= _named(backend, head, device, workload, precision)
+    if head == "ahead-of-time" and task != INFER:
+        raise Refused(f"{backend}:{tuning}: ahead-of-time needs --task infer; allowed: stock, compiled, tuned")
+    named = _named(backend, head, device, workload, precision, task)
+    values |= {name: value for name, value in named.items() if task in KNOBS[name].tasks}
     given: set[str] = set()
     for item in rest:
         check_word(item, f"{backend}:{tuning}")
@@ -138,6 +174,8 @@ def resolve(
         if name in PARALLEL_WORDS:
             raise Refused(f"{backend}:{tuning}: {name} takes no value; allowed: {name} alone")
         knob = KNOBS[name]
+        if task not in knob.tasks:
+            raise Refused(f"{backend}:{tuning}: {name} is for --task {knob.tasks[0]}; allowed: without it")
         if name in given:
             raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
         given.add(name)
@@ -147,7 +185,7 @@ def resolve(
         elif bool(value) != (backend in knob.always):
             raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.describe(backend)})")
     may_be_together = values["parallel"] == NOT_PARALLEL and values.get(conflicts.find_concurrency_knob(backend))
-    if head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync":
+    if task == TRAIN and head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync":
         values |= _hiding(backend, device, workload, values, given)
     if "concurrent-kernels" not in given and not may_be_together:
         values["concurrent-kernels"] = False  # on several devices it has not been measured
@@ -182,8 +220,12 @@ def check_word(item: str, where: str, separator: str = "+") -> None:
     )
 
 
-def _named(backend: str, name: str, device: str, workload: str, precision: str | None) -> Mapping[str, Value]:
-    if name == "tuned":
+def _named(
+    backend: str, name: str, device: str, workload: str, precision: str | None, task: str
+) -> Mapping[str, Value]:
+    if task == INFER and (name, backend, device) in INFERRED:
+        settings = INFERRED[name, backend, device]
+    elif name == "tuned":
         keys = [(backend, device, each) for each in (f"{workload} in {precision}", workload, EVERY_OTHER)]
         settings = next((TUNED[key][0] for key in keys if key in TUNED), _NOTHING)
     else:

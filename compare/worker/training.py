@@ -18,6 +18,9 @@ from compare.base.protocol import drop_infinite
 from compare.data import weights
 from compare.data.seeding import draw_epoch_batches, make_generator, reorder
 
+MOST_REQUEST_BATCHES = 4
+"""Batches that requests answer in turn. They differ, so that an answer to another one would show."""
+
 _FEW_ELEMENTS = 8
 
 
@@ -77,9 +80,9 @@ def measure_movement(session: Session, initial: Arrays) -> dict[str, float | Non
     return moved
 
 
-def draw_batches_of_epoch(spec: RunSpec, train: Batch, epoch: int) -> list[Batch]:
-    """Return the batches of one epoch in their shuffled order."""
-    return draw_epoch_batches(train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size)
+def draw_batches_of_epoch(spec: RunSpec, train: Batch, epoch: int, most: int | None = None) -> list[Batch]:
+    """Return the batches of one epoch in their shuffled order. With `most`, return only that many."""
+    return draw_epoch_batches(train, seed=spec.seed, epoch=epoch, batch_size=spec.batch_size, most=most)
 
 
 def _take_steps(session: Session, initial: Arrays, batches: Sequence[Batch], steps: int) -> tuple[Arrays, Arrays]:

@@ -14,8 +14,10 @@ import numpy as np
 
 from compare.base import communication, descriptions, protocol, records, strict_json, tensors
 from compare.base.commands import (
+    DeviceTime,
     MemoryUse,
     ModelInfo,
+    RequestTimes,
     Restarted,
     Traces,
     TrainingResult,
@@ -26,12 +28,23 @@ from compare.base.commands import (
 )
 from compare.base.communication import Communication
 from compare.base.errors import take_first_line
-from compare.base.interface import OWN_WEIGHTS, Arrays, Backend, Refused, RunSpec, Session, is_buffer
+from compare.base.interface import (
+    INFER,
+    OWN_WEIGHTS,
+    TRAIN,
+    Arrays,
+    Backend,
+    Refused,
+    RunSpec,
+    Session,
+    is_buffer,
+)
 from compare.base.records import Perturbation
+from compare.base.requests import InferenceSession
 from compare.base.trace import Trace
 from compare.data import dataset_file, weights
 from compare.machine import memory, resources
-from compare.worker import process_memory, recording, training, user_files, warm_up
+from compare.worker import answer_recording, process_memory, recording, training, user_files, warm_up
 from compare.worker.fault_injection import FaultySession, occupy
 
 Clock = Callable[[], float]
@@ -39,12 +52,16 @@ Clock = Callable[[], float]
 _FIRST_LOSSES = 3
 
 
-def time_steps(session: Session, steps: int, clock: Clock) -> float:
-    """Return the seconds of `steps` training steps, including all work on the device. This is the one timing loop."""
+def time_steps(session: Session, steps: int, clock: Clock) -> tuple[float, float]:
+    """Return the seconds of `steps` steps with all work on the device, and the seconds until their call returned.
+
+    This is the one timing loop.
+    """
     start = clock()
     session.run(steps)
+    returned = clock()
     session.wait()
-    return clock() - start
+    return clock() - start, returned - start
 
 
 class Worker:
@@ -78,6 +95,8 @@ class Worker:
             process_memory.limit(spec.memory_limit_bytes)
         self._train, self._test = dataset_file.load(spec.data)
         self._session = session or self._backend.open(spec)
+        if getattr(self._session, "task", TRAIN) != spec.task:
+            raise Refused(f"backend {self._backend.name} has no task {spec.task!r}; allowed: train")
         initial = self._begin()
         return ModelInfo(
             weights_sha256=weights.digest(initial),
@@ -108,12 +127,16 @@ class Worker:
             steady=steady,
             steps_per_block=steps,
             first_losses=self._first.losses,
+            program=cast(InferenceSession, session).program() if self._spec.task == INFER else None,
         )
 
     def restart(self) -> Restarted:
         """Take the first steps again, from the initial weights and batches, and describe both starts."""
         before = self._first
-        self._begin()
+        if self._spec.task == INFER:  # the weights stay, because no request may change them
+            self._feed()
+        else:
+            self._begin()
         self._time(before.steps)
         return Restarted(before, self._describe_start())
 
@@ -122,9 +145,15 @@ class Worker:
         session = self._open_session
         initial = training.make_initial_weights(session, self._spec)
         session.assign(initial)
-        session.feed(training.draw_batches_of_epoch(self._spec, self._train, 0))
-        self._initial, self._dispatched = initial if self._spec.device == "cuda" else None, 0
+        self._dispatched = 0
+        self._feed()
+        self._initial = initial if self._spec.device == "cuda" else None
         return initial
+
+    def _feed(self) -> None:
+        """Feed the first epoch's batches, or some of them for requests."""
+        most = training.MOST_REQUEST_BATCHES if self._spec.task == INFER else None
+        self._open_session.feed(training.draw_batches_of_epoch(self._spec, self._train, 0, most))
 
     def _describe_start(self) -> TrainingStart:
         session = self._open_session
@@ -134,6 +163,33 @@ class Worker:
             moved = training.measure_movement(session, initial)
         self._initial = None
         return TrainingStart(self._dispatched, losses, moved)
+
+    def choose_batch(self, batch_size: int) -> None:
+        """Answer requests of another batch size from now on."""
+        self._spec = replace(self._spec, batch_size=batch_size)
+        self._feed()
+
+    def requests(self, count: int) -> RequestTimes:
+        """Answer requests, wait for each, and return their times."""
+        session, clock = self._open_session, self._clock
+        self._dispatched += count
+        times = [time_steps(session, 1, clock) for _ in range(count)]
+        return RequestTimes([seconds for seconds, _ in times], float(np.median([returned for _, returned in times])))
+
+    def device_time(self, steps: int) -> DeviceTime:
+        """Profile `steps` and return how long the device was busy in each, or the reason why that is unknown."""
+        session = self._open_session
+        session.run(steps)  # so that nothing compiles under the profiler
+        session.wait()
+        self._dispatched += 2 * steps
+        try:
+            kernels = session.kernels(steps)
+        except Exception as error:
+            traceback.print_exc()
+            return DeviceTime(reason=f"the framework's profiler failed: {take_first_line(error)}")
+        if not kernels:
+            return DeviceTime(reason="the framework's profiler showed no kernels of a device")
+        return DeviceTime(communication.busy_seconds(kernels, steps))
 
     def block(self, steps: int) -> float:
         """Time one block and return its seconds."""
@@ -206,7 +262,9 @@ class Worker:
         """Return the loss of every training step, of a twin if `generation` is not 0."""
         return training.measure_losses(self._open_session, self._spec, self._train, roundoff, generation)
 
-    def record(self, spec: RunSpec, steps: int, path: str, evenly: bool = False) -> list[str]:
+    def record(
+        self, spec: RunSpec, steps: int, path: str, evenly: bool = False, batch_sizes: Sequence[int] = ()
+    ) -> list[str]:
         """Record the arrays of a certificate in the folder `path`, a file for each part, and return their names.
 
         The names are in execution order. If recording fails, no file stays.
@@ -219,16 +277,23 @@ class Worker:
         new.begin()
         try:
             with process_memory.reuse_memory():
+                if spec.task == INFER:
+                    return answer_recording.record(self._backend, spec, batch_sizes, keep)
                 return recording.record(self._backend, spec, steps, keep, evenly=evenly)
         except BaseException:
             new.delete()
             raise
 
-    def noise(self, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation]) -> list[dict[str, float | None]]:
+    def noise(
+        self, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation], batch_sizes: Sequence[int] = ()
+    ) -> list[dict[str, float | None]]:
         """Return for each perturbation how far it moves every tensor. None is infinitely far."""
         with process_memory.reuse_memory():
-            floors = recording.measure_noise(self._backend, spec, steps, perturbations)
-        return [{name: protocol.drop_infinite(value) for name, value in floor.items()} for floor in floors]
+            if spec.task == INFER:
+                floors = answer_recording.measure_noise(self._backend, spec, batch_sizes, perturbations)
+            else:
+                floors = recording.measure_noise(self._backend, spec, steps, perturbations)
+        return [{name: protocol.finite(value) for name, value in floor.items()} for floor in floors]
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: Sequence[int]) -> Traces:
         """Trace a user's model at its own image size and at each of `sizes`."""
@@ -296,7 +361,7 @@ class Worker:
 
     def _time(self, steps: int) -> float:
         self._dispatched += steps
-        return time_steps(self._open_session, steps, self._clock)
+        return time_steps(self._open_session, steps, self._clock)[0]
 
 
 def _whole_dispatches(session: Session, steps: int) -> int:

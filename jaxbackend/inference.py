@@ -1,0 +1,219 @@
+"""One model that answers requests with JAX: forward passes in evaluation mode (`compare.base.requests`)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from flax import traverse_util
+
+from compare.base import descriptions
+from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
+from compare.base.names import join_path
+from compare.base.requests import Answers
+from compare.base.workloads import PAIR
+from jaxbackend import activations, layout, memory, models, parallel, precision, profile, tuning, user_models
+from jaxbackend.only import flags, folding, threads
+from jaxbackend.only.functional import Functional, Twin, shapes
+
+_PRODUCTS = ("convolution", "transposed-convolution", "dense")
+
+Program = Callable[[Any, jax.Array], jax.Array]
+"""Takes the variables and images, and returns logits."""
+
+
+class InferenceSession:
+    """`compare.base.requests.InferenceSession` in JAX.
+
+    The device has the weights as requests read them: folded if the knobs say so, and a twin's kernels of convolutions
+    and dense layers in the compute dtype.
+    """
+
+    task = INFER
+    steps_per_dispatch = 1
+
+    def __init__(self, spec: RunSpec) -> None:
+        workload = descriptions.of(spec)
+        self._spec, self._knobs = spec, spec.knobs
+        self._policy = precision.policy(spec.precision, spec.device)
+        self._device = parallel.choose_strategy("none", 1, spec.batch_norm, spec.device, None).device
+        self._is_own = workload.model.family == PAIR
+        self._folded: dict[str, str] = {}
+        memory.limit(self._device, spec.memory_limit_bytes)
+        with self._policy.scope():
+            tuning.prepare(spec.knobs, self._device)
+            model = self._model = self._make_model(spec)
+            self._shapes = shapes((model.parameters, model.buffers))
+            model.parameters, model.buffers = self._shapes
+        self._variables: tuple[jax.Array, ...] = ()
+        self._tree: Any = None
+        self._programs: dict[tuple[int, ...], Program] = {}
+        self._pool: list[jax.Array] = []
+        self._position = 0
+        self._answers = Answers(np.asarray)
+
+    def signature(self) -> dict[str, tuple[int, ...]]:
+        """See `compare.base.interface.Session`."""
+        return self._model.signature
+
+    def assign(self, arrays: Arrays) -> None:
+        """See `compare.base.interface.Session`."""
+        folded = folding.fold(arrays, self._folded) if self._folded else arrays
+        with self._policy.scope():
+            values = tuple(layout.assign(shape, self._model.leaves, folded) for shape in self._shapes)
+            variables, self._tree = jax.tree.flatten((self._cast_kernels(values[0]), values[1]))
+            self._variables = tuple(jax.device_put(variables, self._device))
+        self._answers.reset()
+
+    def feed(self, batches: Sequence[Batch]) -> None:
+        """See `compare.base.interface.Session`."""
+        if len({batch.form for batch in batches}) > 1:
+            raise ValueError("a session takes batches of one size")
+        self._pool = [self._place(batch.values()) for batch in batches]
+        self._position = 0
+        self._answers.feed([batch.labels for batch in batches])
+
+    def run(self, steps: int) -> None:
+        """See `compare.base.interface.Session`."""
+        for _ in range(steps):
+            index = self._position
+            images = self._pool[index]
+            self._answers.add(self._program(images)(self._variables, images), index)
+            self._position = (index + 1) % len(self._pool)
+
+    def wait(self) -> None:
+        """See `compare.base.interface.Session`."""
+        if self._answers.newest is not None:
+            self._answers.newest.block_until_ready()
+
+    def losses(self) -> Array:
+        """See `compare.base.interface.Session`."""
+        return self._answers.losses()
+
+    def answers(self) -> list[Array]:
+        """See `compare.base.requests.InferenceSession`."""
+        return self._answers.logits()
+
+    def logits(self, images: Array) -> Array:
+        """See `compare.base.interface.Session`."""
+        on_device = self._place(images)
+        return np.asarray(self._program(on_device)(self._variables, on_device))
+
+    def inspect(self, batch: Batch) -> Arrays:
+        """See `compare.base.interface.Session`."""
+        images = self._place(batch.values())
+        with self._policy.scope():
+            program = tuning.compile_step(self._answer_and_record, self._knobs, self._device.platform)
+            logits, outputs = program(self._variables, images)
+            dtype = self._policy.parameter_dtype
+            arrays = {
+                f"activation/{name}": array.astype(dtype) for name, array in outputs.items() if name not in self._folded
+            }
+            return layout.fetch(arrays | {"logits": logits})
+
+    def export(self) -> State:
+        """See `compare.base.interface.Session`."""
+        if self._answers.newest is not None:
+            np.asarray(self._answers.newest)
+        return State({}, {}, {}, self._answers.count)
+
+    def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
+        """See `compare.base.interface.Session`."""
+        del inputs, training
+        raise Refused(f"no layer {layer!r} runs alone in a session that answers requests; allowed: --task train")
+
+    def memory(self) -> Memory:
+        """See `compare.base.interface.Session`."""
+        with self._policy.scope():
+            return memory.report([self._device], self._lower if self._knobs["compile"] else None)
+
+    def kernels(self, steps: int) -> list[Kernel]:
+        """See `compare.base.interface.Session`."""
+
+        def work() -> None:
+            self.run(steps)
+            self.wait()
+
+        return profile.kernels(work)
+
+    def program(self) -> str:
+        """See `compare.base.requests.InferenceSession`."""
+        return "compiled by jax.jit" if self._knobs["compile"] else "run op by op"
+
+    def settings(self) -> dict[str, Any]:
+        """See `compare.base.interface.Session`."""
+        policy, compiled = self._policy, bool(self._knobs["compile"]) and bool(self._programs)
+        mixed = policy.compute_dtype != policy.parameter_dtype
+        with policy.scope():
+            outputs = jax.eval_shape(self._answer_and_record, self._variables, self._pool[0])[1]
+            uses_tf32 = precision.uses_tf32()
+        return {
+            "parameter_dtype": str(np.dtype(policy.parameter_dtype)),
+            "compute_dtype": str(activations.product(self._model.layers, outputs).dtype),
+            "tf32": None if policy.tf32 is None else uses_tf32,
+            "batch_size": len(self._pool[0]),
+            "batch_norm": self._spec.batch_norm,
+            "devices": 1,
+            **threads.settings([self._device]),
+            "compile": compiled,
+            "fold-batch-norm": bool(self._folded),
+            "graph-capture": compiled and flags.captures_convolutions(self._device),
+            "concurrent-kernels": compiled and flags.runs_concurrently(self._device),
+            "kernel-search": flags.searches_kernels(self._device, wanted=bool(self._knobs["kernel-search"])),
+            "input_dtype": str(self._pool[0].dtype),
+            "excess_precision": compiled and mixed and flags.excess_precision(),
+            "deterministic": self._spec.deterministic and flags.deterministic(self._device),
+            "debugging": [],
+        }
+
+    def _make_model(self, spec: RunSpec) -> Functional:
+        model = descriptions.of(spec).model.resized(spec.image_size)
+        if self._is_own:
+            return user_models.adopt(model, self._policy)
+        twin = models.build(model, self._policy)
+        if self._knobs["fold-batch-norm"]:
+            self._folded = folding.mark_pairs(twin)
+        return Twin(twin)
+
+    def _cast_kernels(self, parameters: Any) -> Any:
+        """Return parameters with a twin's kernels in the compute dtype, to which its layers would cast them."""
+        if self._is_own:
+            return parameters
+        flat: dict[Any, Any] = traverse_util.flatten_dict(parameters)
+        return traverse_util.unflatten_dict(
+            {
+                path: array.astype(self._policy.compute_dtype)
+                if path[-1] == "kernel" and self._model.layers.get(join_path(path[:-1])) in _PRODUCTS
+                else array
+                for path, array in flat.items()
+            }
+        )
+
+    def _place(self, images: Array) -> jax.Array:
+        """Return images on the device, in the dtype that a twin's first layer, a convolution, would cast them to."""
+        dtype = self._policy.parameter_dtype if self._is_own else self._policy.compute_dtype
+        with self._policy.scope():
+            return jax.device_put(np.asarray(images, dtype), self._device)
+
+    def _program(self, images: jax.Array) -> Program:
+        """Return the program for images of that shape. Compiled ones do not read JAX's switches again."""
+        if (program := self._programs.get(images.shape)) is None:
+            with self._policy.scope():
+                program = self._lower(images).compile() if self._knobs["compile"] else self._run_op_by_op
+            self._programs[images.shape] = program
+        return program
+
+    def _lower(self, images: jax.Array | None = None) -> jax.stages.Lowered:
+        compiled: Any = tuning.compile_step(self._answer, self._knobs, self._device.platform)
+        return compiled.lower(self._variables, self._pool[0] if images is None else images)
+
+    def _run_op_by_op(self, variables: Any, images: jax.Array) -> jax.Array:
+        with self._policy.scope():
+            return self._answer(variables, images)
+
+    def _answer(self, variables: Any, images: jax.Array) -> jax.Array:
+        return self._answer_and_record(variables, images)[0]
+
+    def _answer_and_record(self, variables: Any, images: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        logits, outputs = self._model.evaluate(*jax.tree.unflatten(self._tree, variables), images)
+        return logits.astype(self._policy.parameter_dtype), outputs

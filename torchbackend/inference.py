@@ -1,0 +1,294 @@
+"""One model that answers requests with PyTorch: forward passes in evaluation mode (`compare.base.requests`)."""
+
+import copy
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
+from torch.backends import cudnn
+from torch.nn.modules.conv import _ConvNd
+
+from compare.base import descriptions
+from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
+from compare.base.requests import Answers
+from compare.base.workloads import PAIR
+from torchbackend import activations, layout, memory, parallel, pixels, precision, profile, roles, session, tuning
+from torchbackend.only import folding, model_checks, recorded_layers
+from torchbackend.only.memory_order import to_channels_last
+
+Program = Callable[[int], torch.Tensor]
+"""Answers the fed batch of that index."""
+
+
+class InferenceSession:
+    """`compare.base.requests.InferenceSession` in PyTorch.
+
+    The weights stay on the host as they were assigned. The device has them as requests read them: folded if the knobs
+    say so, and those of convolutions and dense layers in the compute dtype.
+    """
+
+    task = INFER
+    steps_per_dispatch = 1
+
+    def __init__(self, spec: RunSpec) -> None:
+        workload = descriptions.of(spec)
+        self._spec, self._knobs = spec, spec.knobs
+        self._policy = precision.policy(spec.precision, spec.device)
+        self._device = parallel.device(spec.device)
+        self._is_own = workload.model.family == PAIR
+        memory.limit(self._device, spec.memory_limit_bytes)
+        torch.compiler.reset()  # an earlier session's programs count towards the limit of recompilations
+        counters.clear()
+        torch.use_deterministic_algorithms(spec.deterministic)
+        cudnn.deterministic = spec.deterministic
+        cudnn.benchmark = bool(spec.knobs["kernel-search"])
+        self._assigned, self._table = session.make_model(workload.model.resized(spec.image_size), self._policy)
+        self._signature = layout.signature(self._table)
+        tuning.prepare(spec.knobs, spec.device, exchanges=False)
+        self._leaves = layout.leaves(self._assigned, self._table)
+        self._model: nn.Module | None = None
+        self._programs: dict[tuple[int, ...], Callable[..., torch.Tensor]] = {}
+        self._inspected: Callable[..., Any] | None = None
+        self._pool: list[torch.Tensor] = []
+        self._graphs: list[tuple[torch.cuda.CUDAGraph, torch.Tensor]] = []
+        self._position = 0
+        self._answers = Answers(self._fetch)
+
+    def signature(self) -> dict[str, tuple[int, ...]]:
+        """See `compare.base.interface.Session`."""
+        return self._signature
+
+    def assign(self, arrays: Arrays) -> None:
+        """See `compare.base.interface.Session`."""
+        layout.assign(self._leaves, arrays)
+        prepared = self._prepare()
+        if self._model is None:
+            self._model = prepared
+        else:  # in place, because programs hold these tensors
+            with torch.no_grad():
+                for old, new in zip(_tensors(self._model), _tensors(prepared), strict=True):
+                    old.copy_(new)
+        self._answers.reset()
+
+    def feed(self, batches: Sequence[Batch]) -> None:
+        """See `compare.base.interface.Session`."""
+        if len({batch.form for batch in batches}) > 1:
+            raise ValueError("a session takes batches of one size")
+        pool = [self._place(batch.values()) for batch in batches]
+        if self._graphs and [each.shape for each in pool] == [each.shape for each in self._pool]:
+            for old, new in zip(self._pool, pool, strict=True):
+                old.copy_(new)
+        else:
+            self._graphs, self._pool = [], pool
+        self._position = 0
+        self._answers.feed([batch.labels for batch in batches])
+
+    def run(self, steps: int) -> None:
+        """See `compare.base.interface.Session`."""
+        with self._scope():
+            if self._knobs["graph-capture"] and not self._graphs:
+                self._capture()
+            for _ in range(steps):
+                index = self._position
+                if self._graphs:
+                    graph, answer = self._graphs[index]
+                    graph.replay()
+                else:
+                    images = self._pool[index]
+                    answer = self._program(images)(images)
+                self._answers.add(answer, index)
+                self._position = (index + 1) % len(self._pool)
+
+    def wait(self) -> None:
+        """See `compare.base.interface.Session`."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def losses(self) -> Array:
+        """See `compare.base.interface.Session`."""
+        return self._answers.losses()
+
+    def answers(self) -> list[Array]:
+        """See `compare.base.requests.InferenceSession`."""
+        return self._answers.logits()
+
+    def logits(self, images: Array) -> Array:
+        """See `compare.base.interface.Session`."""
+        on_device = self._place(images)
+        with self._scope():
+            return self._fetch(self._program(on_device)(on_device))
+
+    def inspect(self, batch: Batch) -> Arrays:
+        """See `compare.base.interface.Session`."""
+        images = self._place(batch.values())
+        with self._scope():
+            if self._inspected is None:
+                self._inspected = tuning.compile_step(self._answer_and_record, self._knobs)
+            logits, outputs = self._inspected(images)
+        layers = recorded_layers.find_layers(self._ready, self._recorded_table())
+        neutral = recorded_layers.to_neutral(layers, outputs)
+        model_checks.check_dtypes(neutral, self._policy.compute_dtype)
+        dtype = self._policy.parameter_dtype
+        arrays = {f"activation/{name}": array.to(dtype) for name, array in neutral.items()}
+        return layout.fetch(arrays | {"logits": to_channels_last(logits)})
+
+    def export(self) -> State:
+        """See `compare.base.interface.Session`."""
+        if self._answers.newest is not None:
+            self._fetch(self._answers.newest)
+        return State({}, {}, {}, self._answers.count)
+
+    def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
+        """See `compare.base.interface.Session`."""
+        del inputs, training
+        raise Refused(f"no layer {layer!r} runs alone in a session that answers requests; allowed: --task train")
+
+    def memory(self) -> Memory:
+        """See `compare.base.interface.Session`."""
+        return memory.report(self._device)
+
+    def kernels(self, steps: int) -> list[Kernel]:
+        """See `compare.base.interface.Session`."""
+
+        def work() -> None:
+            self.run(steps)
+            self.wait()
+
+        return profile.kernels(work)
+
+    def program(self) -> str:
+        """See `compare.base.requests.InferenceSession`."""
+        compiled = "compiled by torch.compile" if self._knobs["compile"] else "run op by op"
+        return f"{compiled}, captured as a CUDA graph" if self._graphs else compiled
+
+    def settings(self) -> dict[str, Any]:
+        """See `compare.base.interface.Session`."""
+        table = self._recorded_table()
+        with self._scope(), activations.record(self._ready, table.layers) as outputs:
+            self._ready(self._pool[0])
+            uses_tf32 = precision.uses_tf32()
+        layers = recorded_layers.find_layers(self._ready, table)
+        kinds = {name: roles.role(layer.module) for name, layer in layers.items()}
+        first, compiled = activations.product(kinds, outputs), counters["frames"]["ok"] > 0
+        mixed = self._policy.compute_dtype != self._policy.parameter_dtype
+        return {
+            "parameter_dtype": _name(self._policy.parameter_dtype),
+            "compute_dtype": _name(first.dtype),
+            "tf32": None if self._policy.tf32 is None else uses_tf32,
+            "batch_size": len(self._pool[0]),
+            "batch_norm": self._spec.batch_norm,
+            "devices": 1,
+            "compile": compiled,
+            "graph-breaks": sum(counters["graph_break"].values()),
+            "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
+            "fold-batch-norm": any(isinstance(module, nn.Identity) for module in self._ready.modules()),
+            "graph-capture": bool(self._graphs),
+            "input_dtype": _name(self._pool[0].dtype),
+            "kernel-search": cudnn.benchmark,
+            "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
+            "threads": torch.get_num_threads(),
+            "excess_precision": compiled and mixed and not inductor.emulate_precision_casts,
+            "deterministic": torch.are_deterministic_algorithms_enabled(),
+            "debugging": ["anomaly detection"] if torch.is_anomaly_enabled() else [],
+        }
+
+    @property
+    def _ready(self) -> nn.Module:
+        if self._model is None:
+            raise RuntimeError("no weights are assigned")
+        return self._model
+
+    @property
+    def _input_dtype(self) -> torch.dtype:
+        """The dtype in which images lie on the device. A twin begins with a convolution, which would cast them."""
+        return self._policy.parameter_dtype if self._is_own else self._policy.compute_dtype
+
+    def _place(self, images: Array) -> torch.Tensor:
+        on_device = torch.from_numpy(np.asarray(images)).to(self._device, self._input_dtype)
+        return pixels.values(on_device, None, channels_last=self._knobs["channels-last"])
+
+    def _fetch(self, answer: torch.Tensor) -> Array:
+        return layout.fetch({"logits": to_channels_last(answer)})["logits"]
+
+    def _prepare(self) -> nn.Module:
+        """Return the assigned model as requests take it."""
+        model = copy.deepcopy(self._assigned).eval().requires_grad_(False)
+        if self._knobs["fold-batch-norm"]:
+            folding.fold(model)
+        for module in model.modules():
+            if isinstance(module, (_ConvNd, nn.Linear)):
+                for parameter in module.parameters(recurse=False):
+                    parameter.data = parameter.data.to(self._policy.compute_dtype)
+        model = model.to(self._device)
+        if self._knobs["channels-last"]:
+            # Torch documents this form, but its annotations lack it.
+            model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return model
+
+    def _recorded_table(self) -> Any:
+        """Return the model's table without the convolutions whose batch norm is folded, which give no own output."""
+        if not self._knobs["fold-batch-norm"]:
+            return self._table
+        folded = folding.find_pairs(self._assigned)
+        layers = {path: name for path, name in self._table.layers.items() if path not in folded}
+        variables = tuple(each for each in self._table.variables if each.own.rpartition(".")[0] not in folded)
+        return type(self._table)(variables, layers)
+
+    def _program(self, images: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return the program for images of that shape."""
+        shape = tuple(images.shape)
+        if shape not in self._programs:
+            self._programs[shape] = tuning.compile_step(self._answer, self._knobs)
+        return self._programs[shape]
+
+    def _answer(self, images: torch.Tensor) -> torch.Tensor:
+        return self._ready(images).to(self._policy.parameter_dtype)
+
+    def _answer_and_record(self, images: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        # A function of its own: torch.compile keeps programs by function, and these contain the recording hooks.
+        with activations.record(self._ready, self._recorded_table().layers) as outputs:
+            logits = self._answer(images)
+        return logits, outputs
+
+    def _capture(self) -> None:
+        """Capture a CUDA graph for each fed batch. They read the batches in place and share their memory."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for images in self._pool[:1] * 3:  # a search for kernels, and what libraries set up in their first calls
+                self._program(images)(images)
+        torch.cuda.current_stream().wait_stream(stream)
+        pool = torch.cuda.graph_pool_handle()
+        for images in self._pool:
+            graph, program = torch.cuda.CUDAGraph(), self._program(images)
+            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                answer = program(images)
+            self._graphs.append((graph, answer))
+        memory.reset_peaks(self._device)
+
+    @contextmanager
+    def _scope(self) -> Generator[None]:
+        """Compute in the session's precision, without gradients.
+
+        Autocast is outside of compiled programs, as in `torchbackend.step`.
+        """
+        mixed = self._policy.compute_dtype != self._policy.parameter_dtype
+        with self._policy.scope(), torch.no_grad():
+            if not mixed:
+                yield
+            else:
+                with torch.autocast(self._device.type, self._policy.compute_dtype, cache_enabled=False):
+                    yield
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _tensors(model: nn.Module) -> list[torch.Tensor]:
+    return [*model.parameters(), *model.buffers()]
