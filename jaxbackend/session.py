@@ -64,7 +64,7 @@ class JaxSession:
         with self._policy.scope():
             for device in strategy.local:
                 tuning.prepare(spec.knobs, device)
-            model = self._model = make_model(
+            model = self._model = _model(
                 workload.model.resized(spec.image_size),
                 self._policy,
                 initialised=spec.weights == OWN_WEIGHTS,
@@ -261,7 +261,6 @@ def _pack(logits: Any) -> Array:
 def _model(
     spec: ModelSpec, policy: precision.Policy, *, initialised: bool, blocks: Sequence[str], mesh: AbstractMesh | None
 ) -> Functional:
-    """Return a twin, or the flax model of a pair, as pure functions."""
     if spec.family == PAIR:
         return user_models.adopt(spec, policy, initialised)
     return Twin(models.build(spec, policy), blocks, mesh)

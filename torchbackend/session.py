@@ -66,7 +66,7 @@ class TorchSession:
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])
-        model, table = make_model(workload.model.resized(spec.image_size), self._policy)
+        model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
         tuning.prepare(knobs, spec.device, exchanges=modules.has_exchanges(model))
         model = model.to(self._device)
@@ -254,7 +254,7 @@ class TorchSession:
         }
 
 
-def make_model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]:
+def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]:
     """Return a model, and the table of its variables and layers. Its values are assigned later."""
     if spec.family == PAIR:
         return user_models.adopt(spec, policy)

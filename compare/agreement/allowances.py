@@ -8,6 +8,8 @@ import numpy as np
 from compare.base.interface import Array, Arrays
 from compare.base.trace import Layer
 
+_OUTPUT = "step1/activation/"
+
 RUNNING_VARIANCE = "running-variance"
 
 ALLOWED: Mapping[str, str] = {
@@ -113,3 +115,26 @@ def _activation_layer(name: str) -> str | None:
     """Return the layer that an activation is of, or the input of, None for other tensors."""
     _, is_activation, call = name.partition("/activation/")
     return call.removesuffix(".input").partition("#")[0] if is_activation else None
+
+
+def drop_folded(
+    baseline: Mapping[str, Arrays], contender: Mapping[str, Arrays]
+) -> tuple[dict[str, Arrays], dict[str, Arrays]]:
+    """Return both sides' records of requests without outputs that one side does not have, because it folds batch norm.
+
+    Only outputs of layers with a kernel are dropped. Any other output that a side lacks is a mismatch.
+    """
+    names = [set(side["float64"]) for side in (baseline, contender)]
+    dropped = {
+        name
+        for name in names[0] ^ names[1]
+        if name.startswith(_OUTPUT) and f"initial/{name.removeprefix(_OUTPUT)}.kernel" in baseline["float64"]
+    }
+
+    def drop(side: Mapping[str, Arrays]) -> dict[str, Arrays]:
+        return {
+            precision: {name: array for name, array in record.items() if name not in dropped}
+            for precision, record in side.items()
+        }
+
+    return drop(baseline), drop(contender)

@@ -50,6 +50,14 @@ class Noise:
     ulp: Mapping[str, float]
     roundoff: Mapping[str, float] | None = None
 
+    def only(self, names: Collection[str]) -> "Noise":
+        """Return the noise of these tensors."""
+        ulp, roundoff = (
+            None if floor is None else {name: value for name, value in floor.items() if name in names}
+            for floor in (self.ulp, self.roundoff)
+        )
+        return Noise(ulp or {}, roundoff)
+
     def resolve(self, errors: Mapping[str, float], record: Arrays) -> dict[str, float]:
         """Return errors, reduced for tensors that float64 resolves worse than the semantic gate asks for.
 

@@ -5,7 +5,7 @@ Both take the same arguments, and the method returns the command's reply.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from compare.base import strict_json
@@ -134,6 +134,15 @@ class WarmUpTimes:
     steps_per_block: int
     first_losses: Sequence[float | None]
     program: str | None = None
+
+    def plus(self, other: "WarmUpTimes") -> "WarmUpTimes":
+        """Return the times of this warm-up and another one of the same process, as those of one."""
+        return replace(
+            self,
+            compile_seconds=self.compile_seconds + other.compile_seconds,
+            warmup_seconds=self.warmup_seconds + other.warmup_seconds,
+            steady=self.steady and other.steady,
+        )
 
 
 @dataclass(frozen=True)

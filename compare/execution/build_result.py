@@ -8,6 +8,7 @@ from typing import Any
 
 from compare.agreement.certificate import Certificate
 from compare.base import descriptions, early_stopping, strict_json
+from compare.base.commands import DeviceTime
 from compare.base.interface import Array
 from compare.base.typed_json import Json, read
 from compare.data import dataset_file
@@ -21,6 +22,7 @@ from compare.results.model import (
     Energy,
     Environment,
     Kept,
+    Latency,
     Memory,
     Pair,
     Result,
@@ -115,6 +117,9 @@ def _contender(plan: Plan, state: RunState, run: ContenderRun) -> Contender:
         energy=read(Energy, strict_json.encode(run.energy)) if run.energy else None,
         communication=read(Communication, strict_json.encode(run.communication)) if run.communication else None,
         training=read(Training, strict_json.encode(run.training)) if run.training else None,
+        latency={str(size): _latency(plan, state, run, size) for size in plan.batch_sizes}
+        if plan.batch_sizes
+        else None,
     )
 
 
@@ -139,6 +144,38 @@ def _step_times(plan: Plan, state: RunState, run: ContenderRun) -> StepTimes | N
         return None
     void = {index + 1 for index in state.voided}
     return verdicts.summarise_steps(run.samples, run.windows, run.steps_per_block, void, plan.confidence)
+
+
+def _latency(plan: Plan, state: RunState, run: ContenderRun, size: int) -> Latency:
+    known, joules = run.requests[size], None
+    device, absent = known.device_time or DeviceTime(reason="it was not reached"), dict[str, str]()
+    if device.seconds is None:
+        absent["device_seconds"] = absent["host_seconds"] = device.reason or "no reason was recorded"
+    if known.energy is None or known.energy.joules_per_step is None:
+        absent["joules_per_thousand_images"] = (known.energy and known.energy.reason) or "it was not reached"
+    else:
+        joules = 1000 * known.energy.joules_per_step / size
+    return verdicts.summarise_requests(
+        Latency(
+            **dict.fromkeys(("p50", "p90", "p99", "low", "high"), None),
+            intervals={},
+            images_per_second=None,
+            enqueue_seconds=None,
+            device_seconds=device.seconds,
+            host_seconds=None,
+            joules_per_thousand_images=joules,
+            cold_start_seconds=run.cold_start_seconds if size == min(plan.batch_sizes or ()) else None,
+            program=known.program,
+            samples=tuple(map(tuple, known.samples)),
+            queued=tuple(map(tuple, known.queued)),
+            enqueued=tuple(known.enqueued),
+            windows=tuple(tuple(blocks) for blocks in known.windows),
+            absent=absent,
+        ),
+        size,
+        {index + 1 for index in state.voided},
+        plan.confidence,
+    )
 
 
 def _agreement(plan: Plan, state: RunState) -> Agreement:

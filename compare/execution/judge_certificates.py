@@ -9,7 +9,7 @@ from compare.agreement import allowances, certificate
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.certificate import Certificate
 from compare.base import tensors
-from compare.base.interface import Arrays
+from compare.base.interface import INFER, Arrays
 from compare.execution.certificate_cases import Case, Evidence
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
@@ -121,8 +121,16 @@ def _judge(
     """Return the certificate of two sides over one case."""
     plan = launcher.plan
     baseline, contender = _load_comparable(state, sides, case, evidence)
-    normalised = plan.workload.optimizer.name == "adam"
-    return certificate.judge(baseline, contender, plan.precision, evidence.noise(case), normalised=normalised)
+    noise, normalised = evidence.noise(case), plan.workload.optimizer.name == "adam"
+    notes = list[str]()
+    if plan.task == INFER:
+        count = len(baseline["float64"])
+        baseline, contender = allowances.drop_folded(baseline, contender)
+        noise = noise.only(contender["float64"])
+        if dropped := count - len(baseline["float64"]):
+            notes.append(f"{dropped} outputs of convolutions are no values of their own where batch norm is folded")
+    judged = certificate.judge(baseline, contender, plan.precision, noise, normalised=normalised)
+    return judged.extended((), notes=notes)
 
 
 def _load_comparable(

@@ -21,7 +21,7 @@ from compare.agreement import effective_settings
 from compare.agreement.certificate import Certificate
 from compare.base import descriptions, strict_json
 from compare.base.commands import UserFiles
-from compare.base.interface import Refused
+from compare.base.interface import INFER, TRAIN, Refused
 from compare.base.workloads import PAIR
 from compare.data import dataset_file
 from compare.execution.launcher import Launcher
@@ -36,7 +36,7 @@ KIND = "certificates"
 """The kind of these entries in the store."""
 
 _FILE = "certificate.json"
-_NEEDED = {"semantic", "scaling", "update"}
+_NEEDED = {TRAIN: {"semantic", "scaling", "update"}, INFER: {"semantic", "scaling"}}
 _JUDGED_ANEW = {"settings", "resources"}
 _SOURCES = (".py", ".json")
 _PREFIXES = (*environment.PREFIXES, "PYTHON", "LD_", "DYLD_", "TRITON_", "CC", "CXX", "SAMESTEP_")
@@ -102,7 +102,7 @@ class KeptCertificates:
             current = state.certificates.get(name)
             if current is None or not current.passed:
                 continue
-            if self.store is not None and {gate.name for gate in current.gates} >= _NEEDED:
+            if self.store is not None and {gate.name for gate in current.gates} >= _NEEDED[state.plan.task]:
                 try:
                     self._write(self.store, name, _without_settings(current, state.baseline, run), state, run)
                 except (OSError, Refused) as error:
@@ -163,6 +163,7 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: in
         "pair": None if pairing is None else pairing.to_json(),
         "devices": plan.devices,
         "steps": steps,
+        "batch_sizes": plan.batch_sizes,
         "sides": [
             {
                 "backend": side.contender.backend,

@@ -191,6 +191,17 @@ class Launcher:
                 children.append((_key(run, own), partial(self._start_one, run, own)))
         self.ready.start(children)
 
+    @contextmanager
+    def cold_child(self, run: ContenderRun, *, purpose: str) -> Generator[Child]:
+        """Start a child while no other imports. A failure in the `with` block marks the run and ends the block.
+
+        It does not wait for the child's greeting.
+        """
+        self.ready.settle()
+        _, own = self._environment(run, purpose, self._choose_cache(run, purpose), 0, 1)
+        with _use(_or_failure(partial(self._start_one, run, own | self._visible_gpus(run, 0))), run, purpose) as child:
+            yield child
+
     def _start_one(self, run: ContenderRun, own: dict[str, str]) -> Child:
         child = Child(run.contender.name, run.contender.package, own, self.scratch, None, self.plan.deadline)
         self.processes.add(child.pid)

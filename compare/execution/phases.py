@@ -13,7 +13,8 @@ from typing import Any
 
 from compare.agreement import effective_settings
 from compare.base import scratch
-from compare.base.commands import HeldMemory, ModelInfo, Open, Settings, Train, WarmUp
+from compare.base.commands import ChooseBatch, HeldMemory, ModelInfo, Open, Settings, Train, WarmUp
+from compare.base.interface import INFER
 from compare.base.interruptions import ENDING, HeldSignals
 from compare.base.workloads import PAIR
 from compare.data import dataset_file
@@ -23,6 +24,7 @@ from compare.execution import (
     jobs,
     prepare_pair,
     record_certificates,
+    request_usage,
     round_validity,
     rounds,
     telemetry,
@@ -35,7 +37,7 @@ from compare.execution.jobs import Call, Job, Queue
 from compare.execution.kept_certificates import KeptCertificates
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
-from compare.execution.timed_round import BLOCK_SECONDS
+from compare.execution.timed_block import BLOCK_SECONDS
 from compare.settings.plan import Plan
 from compare.store import programs
 from compare.user_models.match_report import Pairing
@@ -62,7 +64,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
             kept.add(state)
         elif training:
             jobs.run_jobs(launcher, training, partial(progress, "train"))
-        usage.measure(launcher, state, progress)
+        (request_usage if plan.task == INFER else usage).measure(launcher, state, progress)
         _time(launcher, state, progress, signals)
         _advise(state, progress, signals)
     return state
@@ -129,6 +131,8 @@ def _begin(plan: Plan, progress: Progress) -> Generator[tuple[Launcher, RunState
 def _count_children_before_rounds(launcher: Launcher) -> int:
     """Return how many children of each contender train, measure memory and measure energy before the rounds."""
     plan = launcher.plan
+    if plan.task == INFER:
+        return 1  # memory and energy need a child that nothing was loaded into before
     return 2 if plan.device == "cpu" or not plan.energy else 3
 
 
@@ -182,11 +186,11 @@ def _train(launcher: Launcher, state: RunState, progress: Progress, kept: KeptCe
             for index, (run, context) in enumerate(zip(runs, children, strict=True)):
                 progress(f"train {run.contender.name}", index, len(runs))
                 calls = _first_steps(launcher, run)
-                calls += [] if beside else _training(launcher, state, run, steps)
+                calls += [] if beside or plan.task == INFER else _training(launcher, state, run, steps)
                 with context as child:
                     jobs.run_calls(child, calls)
     kept.confirm(state)
-    if not beside:
+    if not beside or plan.task == INFER:
         return []
     return [_training_queue(launcher, state, run, steps) for run in state.alive]
 
@@ -200,6 +204,7 @@ def _first_steps_queue(launcher: Launcher, run: ContenderRun) -> Queue:
 def _first_steps(launcher: Launcher, run: ContenderRun) -> list[Call]:
     """Return the calls that show how a contender starts, and with which settings."""
     spec = launcher.spec(run)
+    block_seconds = BLOCK_SECONDS[launcher.plan.device]
 
     def keep_model(model: ModelInfo) -> None:
         run.model = model
@@ -214,9 +219,20 @@ def _first_steps(launcher: Launcher, run: ContenderRun) -> list[Call]:
     def keep_held(size: int) -> None:
         run.held_bytes = size
 
+    def keep_requests(size: int, times: Any) -> None:
+        run.requests[size].first_losses = times.first_losses
+        run.warm_up = times if run.warm_up is None else run.warm_up.plus(times)
+
+    warm_up = [Call(WarmUp(block_seconds, None), keep_warm_up)]
+    if launcher.plan.batch_sizes:
+        warm_up = [
+            call
+            for size in launcher.plan.batch_sizes
+            for call in (Call(ChooseBatch(size)), Call(WarmUp(block_seconds, None), partial(keep_requests, size)))
+        ]
     return [
         Call(Open(spec), keep_model),
-        Call(WarmUp(BLOCK_SECONDS[launcher.plan.device], None), keep_warm_up),
+        *warm_up,
         Call(Settings(), keep_settings),
         Call(HeldMemory(), keep_held),
     ]

@@ -11,6 +11,7 @@ from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.round_validity import Round
 from compare.execution.run_state import ContenderRun, RunState
+from compare.execution.timed_block import attempt
 from compare.machine import memory
 from compare.settings.block_order import count_parts, order_contenders
 
@@ -43,6 +44,8 @@ def _drop_unfinished(state: RunState) -> None:
     del state.rounds[count:]
     for run in state.runs:
         del run.samples[count:], run.windows[count:], run.unsteady[count:]
+        for series in run.requests.values():
+            series.keep_rounds(count)
 
 
 def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> None:
@@ -109,13 +112,18 @@ def needs_round(state: RunState) -> bool:
 
 def _judge(state: RunState, void: Collection[int]) -> list[str]:
     """Return the verdict of every contender that is alive with the baseline, if that is."""
-    baseline, *others = state.runs
-    if baseline.status != "ok":
+    if state.baseline.status != "ok":
         return []
-    times = [
-        [median(blocks) for number, blocks in enumerate(run.samples) if number not in void]
-        for run in (baseline, *(run for run in others if run.status == "ok"))
+    runs = [state.baseline, *(run for run in state.others if run.status == "ok")]
+    samples = [[run.requests[size].samples for run in runs] for size in state.plan.batch_sizes or ()]
+    return [
+        verdict for each in samples or [[run.samples for run in runs]] for verdict in _judge_samples(state, void, each)
     ]
+
+
+def _judge_samples(state: RunState, void: Collection[int], samples: Sequence[Sequence[list[float]]]) -> list[str]:
+    """Return the verdicts of all but the first of these [contenders][rounds][blocks] against the first."""
+    times = [[median(blocks) for number, blocks in enumerate(rounds) if number not in void] for rounds in samples]
     confidence = early_stopping.compute_confidence(len(times[0]))
     ratios = (statistics.estimate_paired_ratio(times[0], contender, confidence) for contender in times[1:])
     return [statistics.judge_ratio(ratio, state.plan.margin) for ratio in ratios]
@@ -131,9 +139,9 @@ def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round)
     try:
         if BESIDE_OTHERS[plan.device] and plan.cluster.count == 1:
             for run in runs:
-                timed_round.attempt(run, partial(timed_round.start_child, launcher, waiting, number, run))
+                attempt(run, partial(timed_round.start_child, launcher, waiting, number, run))
             for run in runs:
-                timed_round.attempt(run, lambda run=run: waiting[run.contender.name].greet())
+                attempt(run, lambda run=run: waiting[run.contender.name].greet())
         for run in runs:
             if run.status == "ok":
                 timed_round.time_round(launcher, [run], number, waiting)

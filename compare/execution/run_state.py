@@ -1,13 +1,14 @@
 """The state of a run: what each contender has reported so far, and the plan that is run and judged."""
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from compare.agreement.certificate import Certificate
 from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
-from compare.base.commands import ModelInfo, TrainingResult, WarmUpTimes
+from compare.base.commands import DeviceTime, ModelInfo, TrainingResult, WarmUpTimes
 from compare.base.communication import Communication
 from compare.base.interface import ContenderFailed, Memory
 from compare.execution.energy import Energy
@@ -16,6 +17,40 @@ from compare.execution.telemetry import Telemetry
 from compare.settings.contenders import Contender
 from compare.settings.plan import Plan
 from compare.user_models.match_report import Pairing
+
+
+@dataclass
+class RequestSeries:
+    """What one contender has reported of its requests of one batch size.
+
+    Attributes:
+        first_losses: of its first answers, in the process that compiled.
+        steps_per_block: requests that do not wait for one another, in a timed block.
+        requests_per_block: requests that do, in a timed block.
+        program: where the program of the latest process came from.
+        samples: [rounds][requests] seconds.
+        queued: [rounds][blocks] seconds per request that does not wait.
+        enqueued: [rounds] seconds until a call returned.
+        windows: [rounds][blocks].
+        device_time: how long the device was busy in a request.
+        energy: of a request.
+    """
+
+    first_losses: Sequence[float | None] = ()
+    steps_per_block: int | None = None
+    requests_per_block: int | None = None
+    program: str | None = None
+    samples: list[list[float]] = field(default_factory=list[list[float]])
+    queued: list[list[float]] = field(default_factory=list[list[float]])
+    enqueued: list[float] = field(default_factory=list[float])
+    windows: list[list[Window]] = field(default_factory=list[list[Window]])
+    device_time: DeviceTime | None = None
+    energy: Energy | None = None
+
+    def keep_rounds(self, count: int) -> None:
+        """Drop all rounds but the first `count`."""
+        for series in (self.samples, self.queued, self.enqueued, self.windows):
+            del series[count:]
 
 
 @dataclass
@@ -42,6 +77,8 @@ class ContenderRun:
     unsteady: list[bool] = field(default_factory=list[bool])
     cached_compile_seconds: list[float] = field(default_factory=list[float])
     unproven: str | None = None
+    requests: dict[int, RequestSeries] = field(default_factory=lambda: defaultdict[int, RequestSeries](RequestSeries))
+    cold_start_seconds: float | None = None
 
     @property
     def parameter_count(self) -> int:

@@ -3,21 +3,27 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 
 from compare.base.commands import Block, CompilingBlock, Open, WarmUp
+from compare.base.interface import INFER
 from compare.base.interruptions import ENDING
 from compare.execution import reproducibility, work_proof
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
-from compare.execution.round_validity import FOREIGN_CORES, Round, Window
+from compare.execution.round_validity import Round, Window
 from compare.execution.run_state import ContenderRun
+from compare.execution.timed_block import (
+    BLOCK_SECONDS,
+    PALINDROMES,
+    Busy,
+    attempt,
+    count_idle_cores,
+    time_after_lead,
+)
+from compare.execution.timed_requests import RequestRound
 from compare.machine import cpu
 from compare.settings.block_order import make_palindrome
 
-BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
-_PALINDROMES = 3
-_MOST_LEAD_SECONDS = 1.0
 _NO_CHILDREN: Mapping[str, Child] = MappingProxyType({})
 
 
@@ -43,34 +49,25 @@ def time_round(
     children = {name: child for name, child in waiting.items() if name in names}
     try:
         timed = _prepare_children(launcher, runs, children, number)
-        blocks: dict[str, list[_Block]] = {run.contender.name: [] for run in timed}
         pids = [child.pid for child in {**waiting, **children}.values()]
         # On a GPU, the GPU's own telemetry decides which rounds are void.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
+        work = (RequestRound if plan.task == INFER else _Steps)(launcher, children, families)
         before = cpu.read(pids)
-        for index in make_palindrome(len(timed), _PALINDROMES):
-            run = timed[index]
-            attempt(
-                run, lambda run=run: blocks[run.contender.name].append(_time_block(launcher, children, run, families))
-            )
+        work.time(timed)
         after = cpu.read(pids)
         if undo_if_too_large():
             return False
         if timed:
             number.foreign_cores = max(number.foreign_cores or 0.0, cpu.count_foreign_cores(before, after))
             if families:
-                number.idle_cores = max(number.idle_cores or 0.0, *map(_count_idle_cores, blocks.values()))
+                number.idle_cores = max(number.idle_cores or 0.0, *map(count_idle_cores, work.busy().values()))
         able = [run for run in timed if run.status == "ok"]
-        for run in able:
-            attempt(run, partial(work_proof.prove, plan, children[run.contender.name], run))
+        work.prove(able)
         if undo_if_too_large():
             return False
         for run in able:  # after the proofs, because a round without them does not count
-            name = run.contender.name
-            windows = [block.window for block in blocks[name]]
-            number.windows += windows
-            run.samples.append([block.seconds for block in blocks[name]])
-            run.windows.append(windows)
+            number.windows += work.keep(run)
         return True
     except ENDING:
         undo_if_too_large()
@@ -78,12 +75,6 @@ def time_round(
     finally:
         for child in children.values():
             child.close()
-
-
-def attempt(run: ContenderRun, action: Callable[[], object]) -> None:
-    """Do something for a contender that has not failed, and mark it if that fails."""
-    if run.status == "ok":
-        run.attempt("timed rounds", action)
 
 
 def start_child(launcher: Launcher, children: dict[str, Child], number: Round, run: ContenderRun) -> None:
@@ -113,9 +104,10 @@ def _prepare_children(
         assert run.model is not None  # a contender without a model has failed before the rounds
         return CompilingBlock(run.model.steps_per_dispatch)
 
+    trained = () if launcher.plan.task == INFER else runs  # requests load one program for each batch size
     able = [
         run
-        for run in runs
+        for run in trained
         if run.cached_compile_seconds
         and launcher.may_load_beside_others(run)
         and not launcher.compiles_every_round(run)
@@ -130,7 +122,7 @@ def _prepare_children(
         (runs, lambda _: launcher.ready.settle()),
         (together, lambda run: child(run).send(load(run))),
         (together, lambda run: child(run).reply(load(run))),
-        (runs, lambda run: _warm_up(launcher, child(run), run, loaded=run.contender.name in loaded)),
+        (trained, lambda run: _warm_up(launcher, child(run), run, loaded=run.contender.name in loaded)),
     )
     for step_runs, step in steps:
         for run in step_runs:
@@ -150,40 +142,45 @@ def _warm_up(launcher: Launcher, child: Child, run: ContenderRun, *, loaded: boo
         run.unproven = run.unproven or difference
 
 
-class _Block(NamedTuple):
-    """A timed block: its seconds per step, its window, and the CPU seconds that other contenders took meanwhile."""
+class _Steps:
+    """The training steps of one round. Nothing of it is kept before `keep`."""
 
-    seconds: float
-    window: Window
-    idle: float
+    def __init__(
+        self, launcher: Launcher, children: Mapping[str, Child], families: Mapping[str, Sequence[int]]
+    ) -> None:
+        self._launcher, self._children, self._families = launcher, children, families
+        self._blocks: dict[str, list[tuple[float, Busy]]] = {}
 
+    def time(self, runs: Sequence[ContenderRun]) -> None:
+        """Time the blocks of all contenders in turn."""
+        self._blocks = {run.contender.name: [] for run in runs}
+        for index in make_palindrome(len(runs), PALINDROMES):
+            attempt(runs[index], lambda run=runs[index]: self._time_block(run))
 
-def _count_idle_cores(blocks: Sequence[_Block]) -> float:
-    """Return how many cores other contenders kept busy during one contender's blocks."""
-    duration = sum(end - start for _, (start, end), _ in blocks)
-    return sum(block.idle for block in blocks) / duration if duration else 0.0
+    def busy(self) -> dict[str, list[Busy]]:
+        """Return the blocks of each contender."""
+        return {name: [busy for _, busy in blocks] for name, blocks in self._blocks.items()}
 
+    def prove(self, runs: Sequence[ContenderRun]) -> None:
+        """Prove the work of all contenders that have not failed."""
+        for run in runs:
+            child, steps = self._children[run.contender.name], run.steps_per_block or 0
+            attempt(run, partial(work_proof.prove, self._launcher.plan, child, run, steps))
 
-def _time_block(
-    launcher: Launcher, children: Mapping[str, Child], run: ContenderRun, families: Mapping[str, Sequence[int]]
-) -> _Block:
-    """Time one block, and watch the processes of all other contenders meanwhile.
+    def keep(self, run: ContenderRun) -> list[Window]:
+        """Add the round to what the contender has reported, and return its windows."""
+        blocks = self._blocks[run.contender.name]
+        windows = [busy.window for _, busy in blocks]
+        run.samples.append([seconds for seconds, _ in blocks])
+        run.windows.append(windows)
+        return windows
 
-    An untimed block of the same length runs first. It outlasts what the contender before has left behind: caches,
-    clocks, and threads that still spin (those of LLVM's and Intel's OpenMP spin for 0.2 s). More such blocks run until
-    the others are quiet, for one second at most.
-    """
-    child, steps = children[run.contender.name], run.steps_per_block
-    others = [pid for name, pids in families.items() if name != run.contender.name for pid in pids]
-    assert steps is not None  # set by _warm_up
+    def _time_block(self, run: ContenderRun) -> None:
+        name, steps = run.contender.name, run.steps_per_block
+        others = [pid for other, pids in self._families.items() if other != name for pid in pids]
+        assert steps is not None  # set by _warm_up
 
-    def train_block() -> _Block:
-        before, start = cpu.sum_seconds(others), launcher.now()
-        seconds = child.call(Block(steps)) / steps
-        end = launcher.now()
-        return _Block(seconds, (start, end), max(0.0, cpu.sum_seconds(others) - before))
+        def train() -> float:
+            return self._children[name].call(Block(steps)) / steps
 
-    start = launcher.now()
-    while _count_idle_cores([train_block()]) > FOREIGN_CORES and launcher.now() - start < _MOST_LEAD_SECONDS:
-        pass
-    return train_block()
+        self._blocks[name].append(time_after_lead(self._launcher, others, train, train))

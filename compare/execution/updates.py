@@ -16,7 +16,7 @@ from compare.agreement.gates import Gate
 from compare.agreement.measures import Updates
 from compare.base import descriptions, protocol, tensors
 from compare.base.commands import Open, Update
-from compare.base.interface import is_buffer
+from compare.base.interface import INFER, is_buffer
 from compare.base.precisions import PRECISIONS
 from compare.execution.jobs import Call, Job, Queue
 from compare.execution.launcher import Launcher
@@ -40,7 +40,7 @@ def count_steps(launcher: Launcher, runs: Sequence[ContenderRun]) -> int:
 
 def make_missing_queues(launcher: Launcher, state: RunState, steps: int, queues: Sequence[Queue]) -> list[Queue]:
     """Return the steps of contenders that need a new certificate, and have neither taken them nor will in `queues`."""
-    if not launcher.plan.agreement:
+    if not launcher.plan.agreement or launcher.plan.task == INFER:
         return []
     planned = {queue.run.contender.name for queue in queues}
     alive = [run for run in state.certified if run.status == "ok"]

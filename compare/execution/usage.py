@@ -12,7 +12,7 @@ from compare.execution.energy import Energy
 from compare.execution.jobs import Call
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
-from compare.execution.timed_round import BLOCK_SECONDS
+from compare.execution.timed_block import BLOCK_SECONDS
 
 _MEMORY_STEPS = 3
 
@@ -21,7 +21,7 @@ def make_memory_calls(launcher: Launcher, run: ContenderRun) -> list[Call]:
     """Return the calls that measure the memory of a few steps in a fresh child, without the memory of its imports."""
 
     def keep(use: MemoryUse) -> None:
-        run.memory = _combine(use)
+        run.memory = combine_memory(use)
 
     return [
         Call(IdleMemory(launcher.plan.device)),
@@ -34,7 +34,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
     """Measure the missing figures of each contender in a fresh process, while nothing else runs."""
     due = list[ContenderRun]()
     for run in state.alive:
-        run.energy = _explain_no_energy(launcher, run)
+        run.energy = explain_no_energy(launcher, run)
         run.communication = _explain_no_communication(launcher, run)
         if run.memory is None or run.energy is None or _is_communication_due(launcher, run):
             due.append(run)
@@ -54,7 +54,7 @@ def _measure_run(launcher: Launcher, child: Child, run: ContenderRun) -> None:
         run.communication = child.call(MeasureCommunication(communication.STEPS))
 
 
-def _combine(use: MemoryUse) -> Memory:
+def combine_memory(use: MemoryUse) -> Memory:
     """Return the framework's figures with the bytes of the process, or with the reason why they are unknown."""
     if use.process is not None:
         return replace(use.framework, process_bytes=use.process)
@@ -62,7 +62,7 @@ def _combine(use: MemoryUse) -> Memory:
     return replace(use.framework, absent=absent)
 
 
-def _explain_no_energy(launcher: Launcher, run: ContenderRun) -> Energy | None:
+def explain_no_energy(launcher: Launcher, run: ContenderRun) -> Energy | None:
     """Return the reason why there is no energy figure, or None if it is due."""
     plan = launcher.plan
     if plan.device != "cuda":

@@ -4,13 +4,13 @@ To add a row, add an entry to `ROWS`.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from compare.machine import variables
 from compare.machine.memory import DEFINITIONS
 from compare.report.sentences import DASH, format_percent
-from compare.results.model import Contender, Training
+from compare.results.model import Contender, Latency, Training
 
 STEP_TIME = (
     "step time: the median block of each round, averaged over rounds (geometric mean); the interval is Student's t "
@@ -83,7 +83,45 @@ def make_rows(contenders: Contenders, confidence: float) -> list[tuple[str, list
         cells = [row.cell(contender, seconds) for contender in contenders]
         if row.is_shown(contenders) and any(cell is not None for cell in cells):
             filled.append((row.label.format(**names), [DASH if cell is None else cell for cell in cells]))
+    return filled + _latency_rows(contenders, confidence)
+
+
+def _latency_rows(contenders: Contenders, confidence: float) -> list[tuple[str, list[str]]]:
+    """Return the rows of requests, for each batch size in turn."""
+    sizes = sorted({int(size) for contender in contenders for size in contender.latency or ()})
+    filled: list[tuple[str, list[str]]] = []
+    for size in sizes:
+        cells = [(contender.latency or {}).get(str(size)) for contender in contenders]
+        seconds, unit = time_unit([each.p50 for each in cells if each and each.p50])
+        labels = {"unit": unit, "level": format_percent(confidence, 6), "size": f"{size:,}"}
+        for label, cell in _OF_REQUESTS.items():
+            texts = [cell(latency, seconds) if latency else None for latency in cells]
+            if any(text is not None for text in texts):
+                filled.append((label.format(**labels), [DASH if text is None else text for text in texts]))
     return filled
+
+
+def _time(value: float | None, unit: float) -> str | None:
+    return None if value is None else _scaled(value, value or unit, unit)
+
+
+_OF_REQUESTS: Mapping[str, Callable[[Latency, float], str | None]] = {
+    "batch {size}: p50 ({unit})": lambda latency, unit: _time(latency.p50, unit),
+    "  {level} interval": lambda latency, unit: (
+        None
+        if latency.p50 is None or latency.low is None or latency.high is None
+        else DASH.join(_scaled(end, latency.p50, unit) for end in (latency.low, latency.high))
+    ),
+    "  p90 ({unit})": lambda latency, unit: _time(latency.p90, unit),
+    "  p99 ({unit})": lambda latency, unit: _time(latency.p99, unit),
+    "  images/s": lambda latency, _: _number(latency.images_per_second),
+    "  until the call returns ({unit})": lambda latency, unit: _time(latency.enqueue_seconds, unit),
+    "  device busy ({unit})": lambda latency, unit: _time(latency.device_seconds, unit),
+    "  host alone ({unit})": lambda latency, unit: _time(latency.host_seconds, unit),
+    "  energy (J per 1,000 images)": lambda latency, _: _number(latency.joules_per_thousand_images),
+    "  cold start to first result (s)": lambda latency, _: _number(latency.cold_start_seconds),
+}
+"""The rows of one batch size, each with its cell."""
 
 
 def has_one_search(kernel_search: str | None, is_timed: bool) -> bool:

@@ -4,10 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from compare.agreement.gates import RULES
+from compare.base.interface import INFER, TRAIN
 from compare.results.model import Agreement, Comparison, Environment, Gate, Interval, Result, Spec
 
 DASH = "\N{EN DASH}"
 """Stands for a missing figure."""
+
+_DONE = {TRAIN: "trained on", INFER: "answered requests on"}
 
 _ALL_DIGITS = 17  # enough to tell any two floats apart
 _SMALL, _LARGE = 1e-6, 1e6  # beyond these, a number is written with its power of ten
@@ -18,12 +21,12 @@ def make_heading(result: Result) -> str:
     spec = result.spec
     parameters = "" if spec.parameter_count is None else f"{count_noun(spec.parameter_count, 'parameter')}, "
     rounds = f"{count_noun(spec.rounds, 'round')}, " if spec.rounds else ""
-    batch = f"batch {spec.batch_size}{describe_micro_batches(spec)}{describe_devices(result)}"
+    epochs = f"{count_noun(spec.epochs, 'epoch')}, " if spec.task == TRAIN else ""
     allowed = spec.pair.allowed if spec.pair else ()
     accepted = f" (accepted differences: {', '.join(allowed)})" if allowed else ""
     return (
-        f"{spec.workload}{accepted} trained on {describe_device(result)} in {spec.precision}: {batch}, "
-        f"{count_noun(spec.epochs, 'epoch')}, {rounds}seed {spec.seed}; "
+        f"{spec.workload}{accepted} {_DONE[spec.task]} {describe_device(result)} in {spec.precision}: "
+        f"{describe_batches(result)}, {epochs}{rounds}seed {spec.seed}; "
         f"{parameters}{_describe_inputs(spec)}, "
         f"data {spec.data_source}"
     )
@@ -38,6 +41,16 @@ def _describe_inputs(spec: Spec) -> str:
     kinds = ["" if each["below"] is None else f" below {each['below']}" for each in inputs]
     named = [f"{each['name']} {shape}{kind}" for each, shape, kind in zip(inputs, shapes, kinds, strict=True)]
     return f"input{'s' if len(inputs) > 1 else ''} {', '.join(named)}".replace("  ", " ")
+
+
+def describe_batches(result: Result) -> str:
+    """Return the batch size of training with how it is split, or the batch sizes of requests."""
+    spec = result.spec
+    if spec.batch_sizes:
+        sizes = [f"{size:,}" for size in spec.batch_sizes]
+        listed = " and ".join([*filter(None, [", ".join(sizes[:-1])]), sizes[-1]])
+        return f"requests of {listed} {'image' if sizes == ['1'] else 'images'}"
+    return f"batch {spec.batch_size}{describe_micro_batches(spec)}{describe_devices(result)}"
 
 
 def describe_comparison(comparison: Comparison) -> str:
@@ -63,14 +76,16 @@ def state_claim(comparison: Comparison) -> str:
     """Return the start of a comparison's sentence: its claim without the figures behind it."""
     baseline, contender, verdict = comparison.baseline, comparison.contender, comparison.verdict
     ratio = comparison.claimed_ratio
+    size = None if comparison.batch_size is None else f"{comparison.batch_size:,}"
     if ratio is None:
-        return f"{contender} against {baseline}"
-    return {
+        return f"{contender} against {baseline}" + (f" at batch {size}" if size else "")
+    claim = {
         "FASTER": f"{contender} is {_factor(1 / ratio.estimate)} times as fast as {baseline}",
         "SLOWER": f"{contender} takes {_factor(ratio.estimate)} times as long as {baseline}",
         "EQUIVALENT": f"{contender} and {baseline} take the same time to within {format_percent(comparison.margin)}",
         "INCONCLUSIVE": f"{contender} against {baseline} is undecided",
     }[verdict]
+    return f"at batch {size}, {claim}" if size else claim
 
 
 def name_winner(comparison: Comparison) -> str:

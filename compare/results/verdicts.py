@@ -4,16 +4,23 @@ All functions are pure. A run and a reader of its result use the same code.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from statistics import median
+from statistics import geometric_mean, median
+
+import numpy as np
 
 from compare.agreement.certificate import select_worst
 from compare.base import statistics
-from compare.results.model import Agreement, Comparison, Contender, Result, Spec, StepTimes, Stopped
+from compare.results.model import Agreement, Comparison, Contender, Latency, Result, Spec, StepTimes, Stopped
 
 LEAST_ROUNDS = 2
 """Rounds that an interval needs. A verdict needs the `least_rounds` of the spec."""
+
+LEAST_REQUESTS_OF_P99 = 100
+"""Requests of a round from which p99 is a figure: below, it is the slowest request."""
+
+_QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 UNPROVEN = "did not do the work that was timed"
 
@@ -40,12 +47,17 @@ def complete_result(result: Result) -> Result:
         for contender in result.contenders
     )
     contenders = tuple(
+        replace(contender, latency=contender.latency and _summarise_latency(result, contender.latency))
+        for contender in contenders
+    )
+    contenders = tuple(
         replace(contender, images_per_second=_compute_images_per_second(result.spec, contender))
         for contender in contenders
     )
     timed = replace(result, contenders=contenders)
     rivals = contenders[1:] if result.spec.is_comparison else ()
-    comparisons = [_compare(timed, rival) for rival in rivals]
+    sizes = result.spec.batch_sizes or (None,)
+    comparisons = [_compare(timed, rival, size) for rival in rivals for size in sizes]
     if result.spec.looks is not None:
         is_certain = all(comparison.verdict != "INCONCLUSIVE" for comparison in comparisons)
         comparisons = [
@@ -76,9 +88,15 @@ def contender_failed(result: Result) -> bool:
     return any(contender.status != "ok" for contender in result.contenders)
 
 
-def find_medians(result: Result, contender: Contender) -> dict[int, float]:
-    """Return the median block in seconds per step of each round that counts, by round counted from 0."""
-    return find_round_medians(contender.samples, result.void_rounds)
+def find_medians(result: Result, contender: Contender, batch_size: int | None = None) -> dict[int, float]:
+    """Return the median block in seconds per step of each round that counts, by round counted from 0.
+
+    With a `batch_size`, return the median request of that size.
+    """
+    if batch_size is None:
+        return find_round_medians(contender.samples, result.void_rounds)
+    latency = (contender.latency or {}).get(str(batch_size))
+    return find_round_medians(latency.samples if latency else (), result.void_rounds)
 
 
 def summarise_steps(
@@ -113,6 +131,43 @@ def summarise_steps(
     )
 
 
+def summarise_requests(latency: Latency, batch_size: int, void: Collection[int], confidence: float) -> Latency:
+    """Return requests of one batch size with all figures that follow from their samples.
+
+    A round's quantiles are over its requests, and the figures are geometric means over rounds. p99 needs
+    `LEAST_REQUESTS_OF_P99` requests in each round.
+    """
+    rounds = [values for index, values in enumerate(latency.samples) if index + 1 not in void]
+    quantiles = {name: [float(np.quantile(values, share)) for values in rounds] for name, share in _QUANTILES.items()}
+    absent = {name: reason for name, reason in latency.absent.items() if name != "p99"}
+    least = min(map(len, rounds), default=0)
+    if least < LEAST_REQUESTS_OF_P99:
+        quantiles["p99"] = []
+        absent["p99"] = f"it needs {LEAST_REQUESTS_OF_P99} requests in each round, and there were {least}"
+    intervals = {
+        name: statistics.estimate_geometric_interval(values, confidence) if len(values) >= LEAST_ROUNDS else None
+        for name, values in quantiles.items()
+    }
+    estimates = {name: geometric_mean(values) if values else None for name, values in quantiles.items()}
+    queued = [median(blocks) for index, blocks in enumerate(latency.queued) if index + 1 not in void]
+    enqueued = [seconds for index, seconds in enumerate(latency.enqueued) if index + 1 not in void]
+    p50, device = estimates["p50"], latency.device_seconds
+    middle = intervals["p50"]
+    return replace(
+        latency,
+        p50=p50,
+        p90=estimates["p90"],
+        p99=estimates["p99"],
+        low=middle and middle.low,
+        high=middle and middle.high,
+        intervals=intervals,
+        images_per_second=batch_size / geometric_mean(queued) if queued else None,
+        enqueue_seconds=median(enqueued) if enqueued else None,
+        host_seconds=max(0.0, p50 - device) if p50 is not None and device is not None else None,
+        absent=absent,
+    )
+
+
 def conclude_agreement(result: Result) -> Agreement:
     """Return the agreement with everything that follows from its pairs: status, reason, worst gates, first mismatch."""
     agreement = result.agreement
@@ -139,6 +194,15 @@ def _summarise_again(result: Result, step: StepTimes) -> StepTimes:
     return replace(again, extra=step.extra)
 
 
+def _summarise_latency(result: Result, latency: Mapping[str, Latency]) -> dict[str, Latency]:
+    again = dict[str, Latency]()
+    for size, requests in latency.items():
+        counting = len(find_round_medians(requests.samples, result.void_rounds))
+        confidence = result.spec.confidence_of(counting)
+        again[size] = summarise_requests(requests, int(size), result.void_rounds, confidence)
+    return again
+
+
 def _compute_images_per_second(spec: Spec, contender: Contender) -> float | None:
     step = contender.step_seconds
     return spec.batch_size / step.estimate if step and step.estimate else None
@@ -154,9 +218,9 @@ def find_round_medians(samples: Sequence[Sequence[float]], void: Collection[int]
     return {index: median(blocks) for index, blocks in enumerate(samples) if index + 1 not in void}
 
 
-def _compare(result: Result, contender: Contender) -> Comparison:
+def _compare(result: Result, contender: Contender, batch_size: int | None) -> Comparison:
     baseline, spec = result.contenders[0], result.spec
-    a, b = find_medians(result, baseline), find_medians(result, contender)
+    a, b = find_medians(result, baseline, batch_size), find_medians(result, contender, batch_size)
     rounds = [index for index in a if index in b]
     ratio = detectable = None
     outliers: list[int] = []
@@ -179,6 +243,7 @@ def _compare(result: Result, contender: Contender) -> Comparison:
         detectable=detectable,
         outliers=tuple(outliers),
         reason=invalid or _explain_undecided(result, len(rounds)),
+        batch_size=batch_size,
     )
 
 

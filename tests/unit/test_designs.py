@@ -156,9 +156,9 @@ def test_contenders_that_would_not_fit_together_are_not_tried_together(
 
 
 def test_what_nobody_tells_is_no_reason_to_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = usage._combine
+    figures = usage.combine_memory
     monkeypatch.setattr(memory, "read_device_bytes", lambda device: 2**20)
-    monkeypatch.setattr(usage, "_combine", lambda use: figures(replace(use, process=None)))
+    monkeypatch.setattr(usage, "combine_memory", lambda use: figures(replace(use, process=None)))
     result = run(tmp_path, monkeypatch)
     assert result["spec"]["design"] == "alternating"
     assert [each["memory"]["process_bytes"] for each in result["contenders"]] == [None, None]
