@@ -12,8 +12,8 @@ from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, 
 from compare.base.names import join_path
 from compare.base.requests import Answers
 from compare.base.workloads import PAIR
-from jaxbackend import activations, layout, memory, models, parallel, precision, profile, tuning, user_models
-from jaxbackend.only import flags, folding, threads
+from jaxbackend import activations, layout, memory, models, parallel, precision, profile, resources, tuning, user_models
+from jaxbackend.only import flags, folding
 from jaxbackend.only.functional import Functional, Twin, shapes
 
 _PRODUCTS = ("convolution", "transposed-convolution", "dense")
@@ -33,7 +33,7 @@ class InferenceSession:
     steps_per_dispatch = 1
 
     def __init__(self, spec: RunSpec) -> None:
-        workload = descriptions.of(spec)
+        workload = descriptions.read_workload(spec)
         self._spec, self._knobs = spec, spec.knobs
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = parallel.choose_strategy("none", 1, spec.batch_norm, spec.device, None).device
@@ -154,7 +154,7 @@ class InferenceSession:
             "batch_size": len(self._pool[0]),
             "batch_norm": self._spec.batch_norm,
             "devices": 1,
-            **threads.settings([self._device]),
+            **resources.read_settings(self._device, 1),
             "compile": compiled,
             "fold-batch-norm": bool(self._folded),
             "graph-capture": compiled and flags.captures_convolutions(self._device),
@@ -167,7 +167,7 @@ class InferenceSession:
         }
 
     def _make_model(self, spec: RunSpec) -> Functional:
-        model = descriptions.of(spec).model.resized(spec.image_size)
+        model = descriptions.read_workload(spec).model.resized(spec.image_size)
         if self._is_own:
             return user_models.adopt(model, self._policy)
         twin = models.build(model, self._policy)

@@ -17,7 +17,19 @@ from compare.base import descriptions
 from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
 from compare.base.requests import Answers
 from compare.base.workloads import PAIR
-from torchbackend import activations, layout, memory, parallel, pixels, precision, profile, roles, session, tuning
+from torchbackend import (
+    activations,
+    layout,
+    memory,
+    parallel,
+    pixels,
+    precision,
+    profile,
+    resources,
+    roles,
+    session,
+    tuning,
+)
 from torchbackend.only import folding, model_checks, recorded_layers
 from torchbackend.only.memory_order import to_channels_last
 
@@ -36,7 +48,7 @@ class InferenceSession:
     steps_per_dispatch = 1
 
     def __init__(self, spec: RunSpec) -> None:
-        workload = descriptions.of(spec)
+        workload = descriptions.read_workload(spec)
         self._spec, self._knobs = spec, spec.knobs
         self._policy = precision.policy(spec.precision, spec.device)
         self._device = parallel.device(spec.device)
@@ -191,7 +203,7 @@ class InferenceSession:
             "input_dtype": _name(self._pool[0].dtype),
             "kernel-search": cudnn.benchmark,
             "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
-            "threads": torch.get_num_threads(),
+            **resources.read_settings(self._device, 1),
             "excess_precision": compiled and mixed and not inductor.emulate_precision_casts,
             "deterministic": torch.are_deterministic_algorithms_enabled(),
             "debugging": ["anomaly detection"] if torch.is_anomaly_enabled() else [],

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from compare.base.commands import Restarted
+from compare.base.interface import INFER, TRAIN
 from compare.base.precisions import PRECISIONS
 
 # Largest relative difference at later steps. Training amplifies rounding: one ulp in resnet50's weights moves the third
@@ -15,20 +16,22 @@ _MOVED = 1e-6
 _FARTHER = 10.0
 
 
-def describe_difference(timed: Sequence[float | None], trained: Sequence[float | None], precision: str) -> str | None:
+def describe_difference(
+    timed: Sequence[float | None], trained: Sequence[float | None], precision: str, task: str = TRAIN
+) -> str | None:
     """Say at which step the losses of a timed round differ from those of the training run, or return None.
 
-    A loss that is not finite (None) differs from every other.
+    A loss that is not finite (None) differs from every other. Requests change nothing, so their losses stay close.
     """
-    difference = _find_difference(timed, trained, precision)
+    difference = _find_difference(timed, trained, precision, task)
     return difference and "the loss at step {} of a timed round is {}, in the training run it is {}".format(*difference)
 
 
-def describe_change(starts: Restarted, precision: str) -> str | None:
+def describe_change(starts: Restarted, precision: str, task: str = TRAIN) -> str | None:
     """Say how training changed after the timed blocks, or return None."""
     said = "the contender changed while it was timed: from the same weights and batches, "
     before, after = starts.before, starts.after
-    difference = _find_difference(after.losses, before.losses, precision)
+    difference = _find_difference(after.losses, before.losses, precision, task)
     if difference:
         return said + "the loss at step {} is {} after the timed blocks, before them it was {}".format(*difference)
     for name, moved_before in before.moved.items():
@@ -46,11 +49,11 @@ def describe_change(starts: Restarted, precision: str) -> str | None:
 
 
 def _find_difference(
-    losses: Sequence[float | None], expected: Sequence[float | None], precision: str
+    losses: Sequence[float | None], expected: Sequence[float | None], precision: str, task: str
 ) -> tuple[int, float | None, float | None] | None:
     """Return the first step with different losses, and both losses."""
     for step, (a, b) in enumerate(zip(losses, expected, strict=True), start=1):
-        limit = PRECISIONS[precision].launch_difference if step == 1 else _LATER
+        limit = PRECISIONS[precision].launch_difference if step == 1 or task == INFER else _LATER
         if a is None or b is None or abs(a - b) > limit * max(abs(b), 1e-6):
             return step, a, b
     return None

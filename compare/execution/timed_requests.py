@@ -89,7 +89,9 @@ class RequestRound:
         self._unsteady[name] = self._unsteady.get(name, False) or not times.steady
         self._compile_seconds[name] = self._compile_seconds.get(name, 0.0) + times.compile_seconds
         self._series[name, size] = _Series()
-        difference = reproducibility.describe_difference(times.first_losses, known.first_losses, plan.precision)
+        difference = reproducibility.describe_difference(
+            times.first_losses, known.first_losses, plan.precision, plan.task
+        )
         run.unproven = run.unproven or difference
 
     def _time_block(self, run: ContenderRun, size: int) -> None:

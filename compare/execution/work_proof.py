@@ -1,6 +1,7 @@
 """Prove that a contender did the work that was timed, and that it still trains as it did before."""
 
 from compare.base.commands import ProveWork, Restart, WorkProof
+from compare.base.interface import INFER
 from compare.execution import reproducibility
 from compare.execution.child import Child
 from compare.execution.run_state import ContenderRun
@@ -23,7 +24,9 @@ def prove(plan: Plan, child: Child, run: ContenderRun, steps: int) -> None:
     while proofs[-1].unwaited_share > _MOST_UNWAITED and len(proofs) < _TRIES:
         proofs.append(child.call(command))
     least = min(proofs, key=lambda proof: proof.unwaited_share)
-    missing = next((fault for fault in map(_describe_missing_work, proofs) if fault is not None), None)
+    missing = next(
+        (fault for fault in (_describe_missing_work(plan, proof) for proof in proofs) if fault is not None), None
+    )
     if missing is not None:
         run.unproven = missing
     elif least.unwaited_share > _MOST_UNWAITED:
@@ -39,16 +42,17 @@ def _describe_change(plan: Plan, child: Child) -> str | None:
     """Describe how training changed after the timed blocks, if it differs in every try."""
     change = None
     for _ in range(_TRIES):
-        change = reproducibility.describe_change(child.call(Restart()), plan.precision)
+        change = reproducibility.describe_change(child.call(Restart()), plan.precision, plan.task)
         if change is None:
             break
     return change
 
 
-def _describe_missing_work(proof: WorkProof) -> str | None:
+def _describe_missing_work(plan: Plan, proof: WorkProof) -> str | None:
     """Describe steps that were not trained, or that had a loss that was not finite."""
     if proof.exported != proof.dispatched:
-        return f"{proof.dispatched} steps were dispatched but {proof.exported} trained"
+        work, done = ("requests", "answered") if plan.task == INFER else ("steps", "trained")
+        return f"{proof.dispatched} {work} were dispatched but {proof.exported} {done}"
     if proof.not_finite is not None:
         return f"the loss was not finite at step {proof.not_finite} of a timed round"
     return None

@@ -16,6 +16,11 @@ STEP_TIME = (
     "step time: the median block of each round, averaged over rounds (geometric mean); the interval is Student's t "
     "over rounds"
 )
+REQUESTS = (
+    "a request: a forward pass in evaluation mode that the caller waits for, with its images on the device; p50, p90 "
+    "and p99 are quantiles of a round's requests, averaged over rounds (geometric mean); the interval is Student's t "
+    "over rounds, of p50; images/s is of requests that do not wait for one another"
+)
 ONE_SEARCH = (
     "one search for kernels serves all rounds, so the interval does not show how much another search would change "
     "(--search-anew searches in every round)"
@@ -147,6 +152,7 @@ def list_remarks(contenders: Contenders) -> Iterator[str]:
         energy = contender.energy
         if energy and energy.joules_per_step is not None and None not in (energy.seconds, energy.steps):
             yield f"{name}: energy is that of whole boards over {energy.seconds:.1f} s, {energy.steps:,} steps"
+        yield from _explain_requests(contender)
     once = [each.name for each in contenders if has_one_search(each.kernel_search, each.step_seconds is not None)]
     if once:
         yield f"{', '.join(once)}: {ONE_SEARCH}"
@@ -154,6 +160,17 @@ def list_remarks(contenders: Contenders) -> Iterator[str]:
     threads = {name: count for name, each in settings.items() if isinstance(count := each.get("threads"), int)}
     if len(set(threads.values())) > 1:
         yield f"unequal numbers of threads: {', '.join(f'{name} {count}' for name, count in threads.items())}"
+
+
+def _explain_requests(contender: Contender) -> Iterator[str]:
+    """Yield why figures of requests are missing, and how many requests there were where they are few."""
+    reasons = dict[str, list[str]]()
+    for size, latency in (contender.latency or {}).items():
+        for figure, reason in latency.absent.items():
+            if figure == "p99" or latency.p50 is None:
+                reasons.setdefault(f"{figure.replace('_', ' ')}: {reason}", []).append(size)
+    for reason, sizes in reasons.items():
+        yield f"{contender.name}, batch {', '.join(sizes)}: no {reason}"
 
 
 def explain_absent_memory(contenders: Contenders) -> Iterator[str]:
@@ -179,6 +196,8 @@ def list_definitions(contenders: Contenders) -> Iterator[str]:
 
 def step_definition(contenders: Contenders) -> Iterator[str]:
     """Yield the definition of a step time and its interval, if there is one."""
+    if any(contender.latency for contender in contenders):
+        yield REQUESTS
     if any(contender.step_seconds and contender.step_seconds.interval for contender in contenders):
         yield STEP_TIME
 

@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from compare.base import typed_json
+from compare.base.interface import TRAIN
 from compare.base.precisions import PRECISIONS
 from compare.base.typed_json import Json
 from compare.execution import round_validity
@@ -15,7 +16,7 @@ from compare.execution.round_validity import Round
 from compare.execution.telemetry import Telemetry
 from compare.reproduce import rejudge_gates
 from compare.results import verdicts
-from compare.results.model import Contender, Pair, Result, StepTimes, Voided
+from compare.results.model import Contender, Latency, Pair, Result, StepTimes, Voided
 from compare.settings.block_order import list_gpus_of_round
 
 TOLERANCE = 1e-9
@@ -74,13 +75,17 @@ def _find_contradictions(result: Result) -> Iterator[Mismatch]:
         place, step, settings = f"contenders[{index}]", contender.step_seconds, contender.settings
         if step and contender.status == "ok":
             counts[f"{place}.step_seconds.samples"] = len(step.samples)
+        for size, latency in (contender.latency or {}).items():
+            if contender.status == "ok":
+                counts[f"{place}.latency[{size}].samples"] = len(latency.samples)
+            yield from _check_request_windows(f"{place}.latency[{size}]", latency)
         if (name := _name_by_tuning(contender)) != contender.name.partition("#")[0]:
             yield Mismatch(f"{place}.name", contender.name, name)
         layers = settings.get("layer_dtypes")
         dtypes += [settings.get("compute_dtype", compute_dtype)]
         dtypes += cast("Mapping[str, Json]", layers).values() if isinstance(layers, Mapping) else ()
         trained = settings.get("batch_size", spec.batch_size)
-        if trained != spec.batch_size:
+        if trained != spec.batch_size and spec.task == TRAIN:
             yield Mismatch("spec.batch_size", spec.batch_size, trained)
         if step:
             yield from _check_windows(place, step)
@@ -88,7 +93,7 @@ def _find_contradictions(result: Result) -> Iterator[Mismatch]:
         yield Mismatch("spec.precision", spec.precision, ", ".join(sorted(set(map(str, dtypes)))))
     for index, pair in enumerate(result.agreement.pairs):
         place = f"agreement.pairs[{index}]"
-        missing = rejudge_gates.find_missing(pair, spec.precision, _required_gates(result, pair))
+        missing = rejudge_gates.find_missing(pair, spec.precision, _required_gates(result, pair), spec.batch_sizes)
         yield from (Mismatch(f"{place}.{name}", None, None, True) for name in missing)
     yield from (
         Mismatch(f"number of {place}", count, spec.rounds) for place, count in counts.items() if count != spec.rounds
@@ -108,7 +113,7 @@ def _required_gates(result: Result, pair: Pair) -> list[str]:
     whole_training = ["trajectory", "accuracy"] if result.agreement.accuracies else []
     if result.agreement.trajectory and not whole_training:
         whole_training = ["trajectory"]  # outputs without classes have no accuracy
-    timed = ["update"] if result.comparisons else []
+    timed = ["update"] if result.comparisons and result.spec.task == TRAIN else []
     return ["settings", *whole_training, *timed, *(["determinism"] if result.spec.deterministic else [])]
 
 
@@ -123,10 +128,19 @@ def _check_windows(place: str, step: StepTimes) -> Iterator[Mismatch]:
                 yield Mismatch(f"length of {place}.step_seconds.windows[{number}][{block}]", end - start, length)
 
 
+def _check_request_windows(place: str, latency: Latency) -> Iterator[Mismatch]:
+    """Yield the rounds whose requests took longer than the windows of their blocks."""
+    for number, (samples, windows) in enumerate(zip(latency.samples, latency.windows, strict=False)):
+        length, room = math.fsum(samples), math.fsum(end - start for start, end in windows)
+        if room < length * (1 - WINDOW_ROUNDING):
+            yield Mismatch(f"length of {place}.windows[{number}]", room, length)
+
+
 def _find_void_rounds(result: Result) -> tuple[Voided, ...]:
     """Return the rounds that telemetry and the load of other programs make void."""
     spec, telemetry = result.spec, result.telemetry
-    steps = [contender.step_seconds for contender in result.contenders if contender.step_seconds]
+    steps: list[StepTimes | Latency] = [each.step_seconds for each in result.contenders if each.step_seconds]
+    steps += [latency for each in result.contenders for latency in (each.latency or {}).values()]
     if not steps:
         return result.voided
     cores = zip(telemetry.foreign_cores, telemetry.idle_cores, strict=False)

@@ -39,7 +39,9 @@ def rejudge(result: Result) -> Result:
     return replace(result, agreement=replace(result.agreement, pairs=pairs))
 
 
-def find_missing(pair: Pair, precision: str, required: Sequence[str] = ()) -> Iterator[str]:
+def find_missing(
+    pair: Pair, precision: str, required: Sequence[str] = (), batch_sizes: Sequence[int] | None = None
+) -> Iterator[str]:
     """Yield the gates and tensors that a passed pair lacks.
 
     Every step must have the same tensors. A parameter has a gradient and an update, a buffer has a value, and both have
@@ -49,6 +51,7 @@ def find_missing(pair: Pair, precision: str, required: Sequence[str] = ()) -> It
         pair: the pair.
         precision: of the timed run.
         required: gates that the pair needs besides those of its tensors.
+        batch_sizes: of the requests; None for training. Requests have no steps, and logits of each batch size.
     """
     if pair.status != "pass":
         return
@@ -58,7 +61,8 @@ def find_missing(pair: Pair, precision: str, required: Sequence[str] = ()) -> It
     yield from (f"gates[{name}]" for name in every if name not in names)
     for case, tensors in (_split_by_case(_tensors_by_name(pair)) or {"": {}}).items():
         end = case and f" [{case}]"
-        missing = sorted(_expected_tensors(tensors) - tensors.keys())
+        answers = None if batch_sizes is None else {"step1/logits", *map("evaluation/batch-{}".format, batch_sizes)}
+        missing = sorted((answers or _expected_tensors(tensors)) - tensors.keys())
         yield from (f"tensors[{name}{end}]" for name in measures.sort_by_execution(missing))
         if has_floor:
             yield from (f"tensors[{name}{end}].noise" for name, tensor in tensors.items() if _lacks_floor(tensor))

@@ -67,9 +67,9 @@ def _find_name_faults(result: Result) -> Iterator[str]:
             if name not in names:
                 yield f"comparisons[{index}].{side} is {repr(name)}; allowed: a contender's name"
     for place, listed in (("comparisons", result.comparisons), ("agreement.pairs", result.agreement.pairs)):
-        pairs = [(pair.baseline, pair.contender) for pair in listed]
-        for index, (baseline, contender) in enumerate(pairs):
-            if (baseline, contender) in pairs[:index]:
+        pairs = [(pair.baseline, pair.contender, getattr(pair, "batch_size", None)) for pair in listed]
+        for index, (baseline, contender, _) in enumerate(pairs):
+            if pairs[index] in pairs[:index]:
                 again = f"{repr(contender)} against {repr(baseline)}"
                 yield f"{place}[{index}] is of {again} again; allowed: each pair once"
 
@@ -87,9 +87,10 @@ def _find_ratio_faults(result: Result) -> Iterator[str]:
 def _find_verdict_faults(result: Result) -> Iterator[str]:
     if all(comparison.verdict == "INVALID" for comparison in result.comparisons):
         return
-    again = {comparison.contender: comparison for comparison in verdicts.complete_result(result).comparisons}
+    complete = verdicts.complete_result(result)
+    again = {(comparison.contender, comparison.batch_size): comparison for comparison in complete.comparisons}
     for index, comparison in enumerate(result.comparisons):
-        recomputed = again.get(comparison.contender)
+        recomputed = again.get((comparison.contender, comparison.batch_size))
         if comparison.claimed_ratio is None:
             continue
         if recomputed and recomputed.verdict == "INVALID":
@@ -147,9 +148,11 @@ def _find_count_faults(result: Result) -> Iterator[str]:
     for index, number in enumerate(void):
         if number > rounds or number in void[:index]:
             yield f"voided[{index}].round is {number}; allowed: each of the {rounds} rounds once"
-    medians = {contender.name: verdicts.find_medians(result, contender) for contender in result.contenders}
+    contenders = {contender.name: contender for contender in result.contenders}
     for index, comparison in enumerate(result.comparisons):
-        count = len(medians[comparison.baseline].keys() & medians[comparison.contender].keys())
+        sides = (contenders[name] for name in (comparison.baseline, comparison.contender))
+        baseline, contender = (verdicts.find_medians(result, side, comparison.batch_size) for side in sides)
+        count = len(baseline.keys() & contender.keys())
         if comparison.rounds != count:
             yield f"comparisons[{index}].rounds is {comparison.rounds}; allowed by samples and voided: {count}"
 

@@ -71,7 +71,7 @@ class Worker:
         self._backend = backend
         self._clock = clock
         self._session: Session | None = None
-        self._dispatched = self._idle_bytes = 0
+        self._dispatched = self._before_feed = self._idle_bytes = 0
         # The initial weights, until the start of training is described. On a CPU they would count as used memory.
         self._initial: Arrays | None = None
 
@@ -152,6 +152,7 @@ class Worker:
 
     def _feed(self) -> None:
         """Feed the first epoch's batches, or some of them for requests."""
+        self._before_feed = self._dispatched
         most = training.MOST_REQUEST_BATCHES if self._spec.task == INFER else None
         self._open_session.feed(training.draw_batches_of_epoch(self._spec, self._train, 0, most))
 
@@ -162,7 +163,7 @@ class Worker:
             initial = self._initial or training.make_initial_weights(session, self._spec)
             moved = training.measure_movement(session, initial)
         self._initial = None
-        return TrainingStart(self._dispatched, losses, moved)
+        return TrainingStart(self._dispatched - self._before_feed, losses, moved)
 
     def choose_batch(self, batch_size: int) -> None:
         """Answer requests of another batch size from now on."""
@@ -293,7 +294,7 @@ class Worker:
                 floors = answer_recording.measure_noise(self._backend, spec, batch_sizes, perturbations)
             else:
                 floors = recording.measure_noise(self._backend, spec, steps, perturbations)
-        return [{name: protocol.finite(value) for name, value in floor.items()} for floor in floors]
+        return [{name: protocol.drop_infinite(value) for name, value in floor.items()} for floor in floors]
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: Sequence[int]) -> Traces:
         """Trace a user's model at its own image size and at each of `sizes`."""

@@ -27,6 +27,7 @@ import numpy as np
 
 from compare.base import descriptions, protocol
 from compare.base.interface import (
+    INFER,
     Array,
     Arrays,
     Batch,
@@ -221,6 +222,10 @@ class FakeBackend:
         if spec.precision not in ("float32", "float64"):
             raise Refused(f"the fake backend has no {spec.precision}; allowed: float32, float64")
         model = descriptions.read_workload(spec).model.resized(spec.image_size)
+        if spec.task == INFER:
+            from tests.fakebackend.inference import FakeInferenceSession
+
+            return FakeInferenceSession(spec, self._script, math.prod(model.image))
         return FakeSession(spec, self._script, inputs=math.prod(model.image))
 
     def trace(self, model: ModelSpec, batch_size: int) -> dict[str, Any]:

@@ -1,0 +1,108 @@
+"""Runs of the task `infer` through the real worker and rounds, with scripted backends."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.base.interface import Refused
+from compare.execution import execute
+from compare.report import measurements, sentences
+from compare.reproduce import recompute
+from compare.results.model import Result
+from compare.settings import plan
+from compare.settings.options import Settings
+from tests.fakebackend import plans
+
+SIZES = (1, 32)
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *, other: dict[str, Any] | None = None, **changes: Any
+) -> Result:
+    plans.register(monkeypatch, folder, {"fake": {"seed": 1}, "other": {"seed": 2, **(other or {})}})
+    settings: dict[str, Any] = {"task": "infer", "rounds": 3, **changes}
+    made = plans.make(folder / "out", ("fake", "other"), epochs=None, **settings)
+    return execute.execute(made, ("samestep",))[0]
+
+
+def test_each_batch_size_has_its_latencies_and_its_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run(monkeypatch, tmp_path, other={"step_seconds": 2e-3})
+    assert (result.spec.task, result.spec.batch_sizes) == ("infer", SIZES)
+    assert result.agreement.status == "pass"
+    assert [(each.batch_size, each.verdict) for each in result.comparisons] == [(1, "SLOWER"), (32, "SLOWER")]
+    fast, slow = result.contenders
+    assert fast.step_seconds is None
+    assert fast.training is None
+    for size in SIZES:
+        latency, slower = (side.latency and side.latency[str(size)] for side in (fast, slow))
+        assert latency
+        assert slower
+        assert latency.p50 == pytest.approx(1e-3 * size**0.5, rel=0.05)
+        assert slower.p50 == pytest.approx(2e-3 * size**0.5, rel=0.05)
+        assert latency.low is not None
+        assert latency.high is not None
+        assert latency.low <= latency.p50 <= latency.high
+        assert latency.p90 is not None
+        assert latency.p50 <= latency.p90
+        assert latency.images_per_second == pytest.approx(size / latency.p50, rel=0.05)
+        assert latency.device_seconds is None
+        assert "CPU" in latency.absent["device_seconds"]
+    assert not recompute.find_mismatches(result)
+
+
+def test_the_report_has_rows_and_a_claim_for_each_batch_size(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run(monkeypatch, tmp_path, other={"step_seconds": 2e-3})
+    labels = [label for label, _ in measurements.make_rows(result.contenders, 0.95)]
+    assert [label for label in labels if label.startswith("batch ")] == ["batch 1: p50 (ms)", "batch 32: p50 (ms)"]
+    claims = [sentences.describe_comparison(each) for each in result.comparisons]
+    assert claims[0].startswith("at batch 1, other takes 2.0")
+    assert claims[1].startswith("at batch 32, other takes 2.0")
+    assert "answered requests on cpu" in sentences.make_heading(result)
+
+
+@pytest.mark.parametrize("fault", ["batch-statistics", "cast"])
+def test_another_function_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str) -> None:
+    result = run(monkeypatch, tmp_path, other={"fault": fault})
+    assert result.agreement.status == "fail"
+    assert {each.verdict for each in result.comparisons} == {"INVALID"}
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("skip", "requests were dispatched"), ("aged", "changed while it was timed")],
+)
+def test_work_that_was_not_done_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, words: str
+) -> None:
+    result = run(monkeypatch, tmp_path, other={"fault": fault}, agreement=False)
+    assert words in (result.contenders[1].unproven or "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"accumulate": 2}, "--accumulate"),
+        ({"epochs": 3}, "--epochs"),
+        ({"devices": 2}, "--devices"),
+        ({"batch_size": 4, "batch_sizes": "1,2"}, "--batch-sizes"),
+        ({"batch_sizes": "2,1"}, "--batch-sizes"),
+        ({"contenders": ("torch:tuned+fused-optimizer", "jax")}, "fused-optimizer is for --task train"),
+    ],
+)
+def test_settings_of_training_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        plan.make(Settings(task="infer", device="cpu", **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_sizes": "1,2"}, "--batch-sizes needs --task infer"),
+        ({"contenders": ("torch:ahead-of-time", "jax")}, "ahead-of-time needs --task infer"),
+        ({"contenders": ("torch:stock+fold-batch-norm", "jax")}, "fold-batch-norm is for --task infer"),
+    ],
+)
+def test_settings_of_requests_are_refused_in_training(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        plan.make(Settings(device="cpu", **changes))
