@@ -13,7 +13,7 @@ from compare.base.names import join_path
 from compare.base.requests import Answers
 from compare.base.workloads import PAIR
 from jaxbackend import activations, layout, memory, models, parallel, precision, profile, resources, tuning, user_models
-from jaxbackend.only import flags, folding
+from jaxbackend.only import flags, folded_arrays
 from jaxbackend.only.functional import Functional, Twin, shapes
 
 _PRODUCTS = ("convolution", "transposed-convolution", "dense")
@@ -58,7 +58,7 @@ class InferenceSession:
 
     def assign(self, arrays: Arrays) -> None:
         """See `compare.base.interface.Session`."""
-        folded = folding.fold(arrays, self._folded) if self._folded else arrays
+        folded = folded_arrays.fold(arrays, self._folded) if self._folded else arrays
         with self._policy.scope():
             values = tuple(layout.assign(shape, self._model.leaves, folded) for shape in self._shapes)
             variables, self._tree = jax.tree.flatten((self._cast_kernels(values[0]), values[1]))
@@ -172,7 +172,7 @@ class InferenceSession:
             return user_models.adopt(model, self._policy)
         twin = models.build(model, self._policy)
         if self._knobs["fold-batch-norm"]:
-            self._folded = folding.mark_pairs(twin)
+            self._folded = folded_arrays.mark_pairs(twin)
         return Twin(twin)
 
     def _cast_kernels(self, parameters: Any) -> Any:

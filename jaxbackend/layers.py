@@ -132,7 +132,7 @@ class BatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
         self.momentum, self.epsilon, self.synchronised = momentum, epsilon, policy.synchronised
         self.use_running_average = False  # nnx.Module.train and eval set it
-        self.is_folded = False  # `jaxbackend.only.folding` sets it
+        self.is_folded = False  # `jaxbackend.only.folded_arrays` sets it
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Normalise x [N, H, W, C]. In training, also move the running statistics."""

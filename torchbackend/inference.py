@@ -15,22 +15,24 @@ from torch.nn.modules.conv import _ConvNd
 
 from compare.base import descriptions
 from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
+from compare.base.names import Names
 from compare.base.requests import Answers
-from compare.base.workloads import PAIR
+from compare.base.workloads import PAIR, ModelSpec
 from torchbackend import (
     activations,
     layout,
     memory,
+    models,
     parallel,
     pixels,
     precision,
     profile,
     resources,
     roles,
-    session,
     tuning,
+    user_models,
 )
-from torchbackend.only import folding, model_checks, recorded_layers
+from torchbackend.only import folded_modules, model_checks, recorded_layers
 from torchbackend.only.memory_order import to_channels_last
 
 Program = Callable[[int], torch.Tensor]
@@ -59,7 +61,7 @@ class InferenceSession:
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(spec.knobs["kernel-search"])
-        self._assigned, self._table = session.make_model(workload.model.resized(spec.image_size), self._policy)
+        self._assigned, self._table = self._make_model(workload.model.resized(spec.image_size))
         self._signature = layout.signature(self._table)
         tuning.prepare(spec.knobs, spec.device, exchanges=False)
         self._leaves = layout.leaves(self._assigned, self._table)
@@ -220,6 +222,13 @@ class InferenceSession:
         """The dtype in which images lie on the device. A twin begins with a convolution, which would cast them."""
         return self._policy.parameter_dtype if self._is_own else self._policy.compute_dtype
 
+    def _make_model(self, spec: ModelSpec) -> tuple[nn.Module, Names]:
+        """Return the model on the host, and the table of its variables and layers."""
+        if self._is_own:
+            return user_models.adopt(spec, self._policy)
+        twin = models.build(spec, self._policy)
+        return twin, layout.names(twin)
+
     def _place(self, images: Array) -> torch.Tensor:
         on_device = torch.from_numpy(np.asarray(images)).to(self._device, self._input_dtype)
         return pixels.values(on_device, None, channels_last=self._knobs["channels-last"])
@@ -231,7 +240,7 @@ class InferenceSession:
         """Return the assigned model as requests take it."""
         model = copy.deepcopy(self._assigned).eval().requires_grad_(False)
         if self._knobs["fold-batch-norm"]:
-            folding.fold(model)
+            folded_modules.fold(model)
         for module in model.modules():
             if isinstance(module, (_ConvNd, nn.Linear)):
                 for parameter in module.parameters(recurse=False):
@@ -242,14 +251,14 @@ class InferenceSession:
             model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return model
 
-    def _recorded_table(self) -> Any:
+    def _recorded_table(self) -> Names:
         """Return the model's table without the convolutions whose batch norm is folded, which give no own output."""
         if not self._knobs["fold-batch-norm"]:
             return self._table
-        folded = folding.find_pairs(self._assigned)
+        folded = folded_modules.find_pairs(self._assigned)
         layers = {path: name for path, name in self._table.layers.items() if path not in folded}
         variables = tuple(each for each in self._table.variables if each.own.rpartition(".")[0] not in folded)
-        return type(self._table)(variables, layers)
+        return Names(variables, layers)
 
     def _program(self, images: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the program for images of that shape."""

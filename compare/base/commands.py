@@ -5,7 +5,7 @@ Both take the same arguments, and the method returns the command's reply.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from compare.base import strict_json
@@ -387,7 +387,7 @@ class Record(Command[list[str]], name="record", reply=list[str], deadline=_COMPI
     steps: int
     path: str
     evenly: bool = False
-    batch_sizes: Sequence[int] = ()
+    batch_sizes: Sequence[int] = field(default_factory=list[int])
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,7 @@ class MeasureNoise(
     spec: RunSpec
     steps: int
     perturbations: Sequence[Perturbation]
-    batch_sizes: Sequence[int] = ()
+    batch_sizes: Sequence[int] = field(default_factory=list[int])
 
     def read_reply(self, value: Any) -> list[dict[str, float | None]]:
         """Return the noise, which has an entry for every perturbation."""

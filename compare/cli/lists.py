@@ -55,7 +55,7 @@ def knobs() -> None:
         typer.echo(f"  {backend:5}  {where}: {_spell(settings)} (measured: {evidence})")
     typer.echo("\nwith --task infer")
     for (tuning, backend, device), settings in INFERRED.items():
-        typer.echo(f"  {backend:5}  {tuning}, {device}: {_spell(settings)} (not measured)")
+        typer.echo(f"  {backend:5}  {tuning}, {device}: {_spell(settings)}")
 
 
 def _spell(settings: Mapping[str, Value]) -> str:

@@ -192,7 +192,7 @@ def _noise_call(
     def keep(floors: Sequence[Mapping[str, float | None]]) -> None:
         evidence.floors[case].update(zip(perturbations, map(protocol.restore_infinite, floors), strict=True))
 
-    return Call(commands.MeasureNoise(spec, certificate.STEPS, perturbations, plan.batch_sizes or ()), keep)
+    return Call(commands.MeasureNoise(spec, certificate.STEPS, perturbations, list(plan.batch_sizes or ())), keep)
 
 
 def _record_call(
@@ -202,7 +202,7 @@ def _record_call(
     spec = _make_spec(launcher, run, precision, case, dataset)
     if precision != launcher.plan.precision:  # this program is not timed, so it need not have the fastest kernels
         spec = replace(spec, knobs=tunings.drop_search(spec.knobs))
-    evenly, batch_sizes = _takes_batches_evenly(launcher, spec.knobs), launcher.plan.batch_sizes or ()
+    evenly, batch_sizes = _takes_batches_evenly(launcher, spec.knobs), list(launcher.plan.batch_sizes or ())
     command = commands.Record(spec, certificate.STEPS, str(folder), evenly, batch_sizes)
     return Call(command, lambda names: keep(Record(folder, names)))
 

@@ -164,8 +164,7 @@ class _Steps:
     def prove(self, runs: Sequence[ContenderRun]) -> None:
         """Prove the work of all contenders that have not failed."""
         for run in runs:
-            child, steps = self._children[run.contender.name], run.steps_per_block or 0
-            attempt(run, partial(work_proof.prove, self._launcher.plan, child, run, steps))
+            attempt(run, partial(work_proof.prove, self._launcher.plan, self._children[run.contender.name], run))
 
     def keep(self, run: ContenderRun) -> list[Window]:
         """Add the round to what the contender has reported, and return its windows."""

@@ -14,12 +14,12 @@ _TRIES = 3
 contender that changed differs in every try, and one that only rounds may differ in one."""
 
 
-def prove(plan: Plan, child: Child, run: ContenderRun, steps: int) -> None:
+def prove(plan: Plan, child: Child, run: ContenderRun, steps: int | None = None) -> None:
     """Set `run.unproven` to the reason why the timed work does not count, if there is one.
 
-    `steps` is the length of a timed block.
+    `steps` is the length of a timed block if the contender has several.
     """
-    command = ProveWork(steps)
+    command = ProveWork((run.steps_per_block or 0) if steps is None else steps)
     proofs = [child.call(command)]
     while proofs[-1].unwaited_share > _MOST_UNWAITED and len(proofs) < _TRIES:
         proofs.append(child.call(command))

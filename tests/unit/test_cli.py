@@ -107,9 +107,12 @@ REFUSALS = [
     (["fake", "other", "--tuning", "stok"], "'stok' in --tuning stok; did you mean 'stock'? allowed: stock, compiled"),
     (
         ["fake", "other", "--knobs", "compile,warp"],
-        "--knobs compile,warp; allowed: stock, compiled, tuned, or knobs joined by ','",
+        "--knobs compile,warp; allowed: stock, compiled, tuned, ahead-of-time, or knobs joined by ','",
     ),
-    (["fake", "other:tuned+"], "other:tuned+ has an empty part; allowed: stock, compiled, tuned, or knobs"),
+    (
+        ["fake", "other:tuned+"],
+        "other:tuned+ has an empty part; allowed: stock, compiled, tuned, ahead-of-time, or knobs",
+    ),
     (["--allow", "running-variance"], "--allow: a pair of your own needs --jax, --torch, --input, --classes as well"),
     (["--jax", "a.py:b", "--input", "9x9x3"], "--jax --input: a pair of your own needs --torch, --classes as well"),
     (["fake", "other", "--knobs", ""], "--tuning and --knobs must not be empty"),
@@ -428,6 +431,8 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "donation": True,
         "pieces": False,
         "rematerialisation": False,
+        "exported": False,
+        "fold-batch-norm": False,
         "steps-per-dispatch": 1,
         "graph-capture": False,
         "concurrent-kernels": False,
