@@ -188,7 +188,7 @@ def test_work_that_was_not_done_is_invalid_with_the_reason(stage: Stage, fault: 
 def test_no_later_proof_hides_what_an_earlier_one_found() -> None:
     proofs = [WorkProof(9, 9, 7, 1.0, 0.5), WorkProof(9, 9, None, 1.0, 0.0)]
     child: Any = SimpleNamespace(call=lambda *_, **__: proofs.pop(0))
-    plan: Any = SimpleNamespace(precision="float32")
+    plan: Any = SimpleNamespace(precision="float32", task="train")
     outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
     work_proof.prove(plan, child, outcome)
     assert not proofs
@@ -207,7 +207,7 @@ def test_what_changes_every_time_is_a_change(changed: int, asked: int) -> None:
         return Restarted(before, replace(before, moved={"kernel": 0.0}) if len(calls) <= changed else before)
 
     child: Any = SimpleNamespace(call=call)
-    plan: Any = SimpleNamespace(precision="float32")
+    plan: Any = SimpleNamespace(precision="float32", task="train")
     outcome = ContenderRun(contenders.parse(["torch"], 1)[0])
     work_proof.prove(plan, child, outcome)
     assert calls == ["restart"] * asked
