@@ -13,7 +13,7 @@ from compare.settings.options import COMMAND_LINE
 from compare.settings.pair_spec import Request
 
 _LONGEST_NAME = 500  # a message quotes up to four
-_NEEDED = ("jax", "torch", "image")
+_NEEDED = ("image",)
 
 
 def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
@@ -24,14 +24,15 @@ def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
     """
     loss = words.get("loss", ())
     needed = _NEEDED if loss else (*_NEEDED, "classes")
+    needed = needed if {"jax", "torch"} & words.keys() else ("jax", "torch", *needed)
     if missing := [COMMAND_LINE[name].flag for name in needed if name not in words]:
         written = " ".join(COMMAND_LINE[name].flag for name in words)
         raise Refused(f"{written}: a pair of your own needs {', '.join(missing)} as well")
     for name, word in words.items():
         COMMAND_LINE[name].check(word)
     workload = pair_spec.make_workload(
-        words["jax"],
-        words["torch"],
+        words.get("jax"),
+        words.get("torch"),
         image=words["image"],
         classes=words.get("classes"),
         arguments=pair_spec.parse_assignments(words.get("model_args", ()), "--model-args "),

@@ -16,6 +16,8 @@ from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
 from compare.machine import environment
 from compare.results import result_file, verdicts
 from compare.results.model import (
+    PAIR,
+    SELF,
     Agreement,
     Communication,
     Contender,
@@ -195,6 +197,7 @@ def _agreement(plan: Plan, state: RunState) -> Agreement:
             name: Trajectory(loss=_finite(curves.own), envelope=_finite(curves.envelope))
             for name, curves in state.curves.items()
         },
+        kind=PAIR if len({run.contender.backend for run in state.runs}) > 1 else SELF,
     )
 
 

@@ -42,6 +42,8 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         MatchingFailed: a model, or its process, crashes, takes too long or runs out of memory.
     """
     request = plan.request
+    if contenders.is_alone(plan.workload):
+        return _resolve_alone(plan, scratch)
     with _start_sides(Launcher(plan, scratch)) as sides:
         plan = replace(plan, resizable=not plan.workload.model.inputs)
         sizes = sorted({case.image_size for case in certificate_cases.make_adversarial_cases(plan) if case.image_size})
@@ -68,6 +70,26 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         traces, matched, different, tuple(resized), request.weights_from, allowed, len(request.weights_map or {}), code
     )
     return replace(plan, weights=str(files[request.weights_from])), pairing
+
+
+def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
+    """Return what `resolve` returns for one model, whose tunings are compared."""
+    with _start_sides(Launcher(plan, scratch)) as sides:
+        plan = replace(plan, resizable=False)
+        traces = {
+            backend: reply.own
+            for backend, reply in sides.trace(
+                TraceModel(descriptions.to_json(plan.workload)["model"], _BATCH, [])
+            ).items()
+        }
+        ((backend, trace),) = traces.items()
+        _check_sources(plan, traces)
+        plan = _complete_task(plan, traces, scratch)
+        matched = matching.match_itself(trace)
+        plan = _name_variables(plan, matched, {})
+        files = sides.write(plan, "weights", OwnWeights)
+        code = sides.list_user_files()
+    return replace(plan, weights=str(files[backend])), Pairing(traces, matched, weights_from=backend, code=code)
 
 
 class _Sides:
@@ -123,7 +145,8 @@ class _Sides:
 
 @contextmanager
 def _start_sides(launcher: Launcher) -> Generator[_Sides]:
-    runs = {each.backend: ContenderRun(each) for each in contenders.parse(contenders.PLAIN_CONTENDERS)}
+    plain = contenders.parse(contenders.choose_plain_contenders(launcher.plan.workload), least=1)
+    runs = {each.backend: ContenderRun(each) for each in plain}
     children: dict[str, Child] = {}
     try:
         for backend, run in runs.items():

@@ -21,10 +21,12 @@ def make_lines(spec: Spec) -> list[str]:
         f"{side.framework} model: {model} (source SHA-256 {side.source_sha256[:12]})"
         for model, side in zip(list_models(spec), pair.sides.values(), strict=True)
     ]
-    said.append(
-        f"{count_noun(len(pair.map), 'variable')} matched, parameters and buffers; training starts from the weights of "
-        f"{_NAMES[pair.weights_from]}'s factory"
-    )
+    count = count_noun(len(pair.map), "variable")
+    if len(pair.sides) == 1:
+        said.append(f"one model, compared with itself in different tunings: {count}, parameters and buffers")
+    else:
+        start = f"training starts from the weights of {_NAMES[pair.weights_from]}'s factory"
+        said.append(f"{count} matched, parameters and buffers; {start}")
     said += [
         f"{layer} alone, on the same input and weights, does not compute the same on both sides"
         + (": the outputs have different shapes" if error is None else f" (relative error {error:.1e})")
@@ -39,7 +41,7 @@ def make_lines(spec: Spec) -> list[str]:
 
 def make_table(spec: Spec) -> Table | None:
     """Return the table of torch's and flax's names, None for a built-in workload."""
-    if spec.pair is None:
+    if spec.pair is None or len(spec.pair.sides) == 1:
         return None
     caption = "Parameters and buffers of the torch model, and their names in the flax model."
     return Table("map", caption, ("torch", "flax"), list(spec.pair.map.items()), prose=True, detail=True)

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from compare.agreement.gates import RULES
 from compare.base.interface import INFER, TRAIN
-from compare.results.model import Agreement, Comparison, Environment, Gate, Interval, Result, Spec
+from compare.results.model import SELF, Agreement, Comparison, Environment, Gate, Interval, Result, Spec
 
 DASH = "\N{EN DASH}"
 """Stands for a missing figure."""
@@ -187,7 +187,8 @@ def format_gate_value(gate: Gate, digits: int) -> str:
 def describe_status(agreement: Agreement) -> str:
     """Return the agreement's precision and status, with the reason if there is one."""
     reason = f" ({agreement.reason})" if agreement.reason else ""
-    return f"agreement in {agreement.precision}: {agreement.status}{reason}"
+    scope = ", within one framework and against its own float64 run" if agreement.kind == SELF else ""
+    return f"agreement in {agreement.precision}: {agreement.status}{reason}{scope}"
 
 
 def describe_agreement(agreement: Agreement) -> list[str]:

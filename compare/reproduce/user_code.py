@@ -12,7 +12,7 @@ from compare.base import descriptions
 from compare.base.interface import Refused
 from compare.base.typed_json import Json
 from compare.base.workloads import PAIR, Workload
-from compare.results.model import PairSpec, Result
+from compare.results.model import SELF, PairSpec, Result
 from compare.settings import pair_spec
 from compare.settings.pair_spec import BACKENDS, Request
 
@@ -30,15 +30,22 @@ def describe(stored: Result) -> list[str]:
     Raises:
         Refused: the file does not say it.
     """
-    factories = {backend: stored.spec.model.get(backend) for backend in BACKENDS}
+    factories = {backend: stored.spec.model.get(backend) for backend in _list_sides(stored)}
     hashes = list_source_hashes(stored)
     if not all(isinstance(factory, str) for factory in factories.values()):
         raise Refused("spec.model: does not name two factories; allowed: jax and torch, each as text")
     losses = cast("Mapping[str, Json]", stored.spec.model.get("losses", {}))
     named = {backend: f", loss {losses[backend]}" if backend in losses else "" for backend in BACKENDS}
     return [
-        f"{backend}: {factories[backend]}{named[backend]} (source SHA-256 {hashes[backend]})" for backend in BACKENDS
+        f"{backend}: {factory}{named[backend]} (source SHA-256 {hashes[backend]})"
+        for backend, factory in factories.items()
     ]
+
+
+def _list_sides(stored: Result) -> list[str]:
+    """Return the backends of the models: both, or one for a model that was compared with itself."""
+    named = [backend for backend in BACKENDS if backend in stored.spec.model]
+    return named if stored.agreement.kind == SELF and named else list(BACKENDS)
 
 
 def list_source_hashes(stored: Result) -> dict[str, str]:
@@ -48,9 +55,10 @@ def list_source_hashes(stored: Result) -> dict[str, str]:
         Refused: the file does not say it of both sides.
     """
     sides = _pair(stored).sides
-    if missing := next((backend for backend in BACKENDS if backend not in sides), None):
+    needed = _list_sides(stored)
+    if missing := next((backend for backend in needed if backend not in sides), None):
         raise Refused(f"spec.pair.sides: has no hash of the {missing} model's source; allowed: one for each side")
-    return {backend: sides[backend].source_sha256 for backend in BACKENDS}
+    return {backend: sides[backend].source_sha256 for backend in needed}
 
 
 def check_trust(stored: Result, *, trusted: bool, changed: bool) -> None:
@@ -85,8 +93,7 @@ def build_workload(stored: Result) -> Workload:
     arguments = cast("Mapping[str, Mapping[str, Json]]", _check_kind(model, "arguments", Mapping))
     try:
         workload = pair_spec.make_workload(
-            str(model["jax"]),
-            str(model["torch"]),
+            *(str(model[side]) if side in _list_sides(stored) else None for side in BACKENDS),
             image=(1, 1, 1) if model.get("inputs") else spec.image,
             classes=spec.classes,
             name=spec.workload,
@@ -103,7 +110,7 @@ def build_workload(stored: Result) -> Workload:
         whole["task"] = model.get("task")
         described = descriptions.from_json(whole)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Refused(f"spec: describes no pair ({lines[0]}; {lines[1]}): {error}") from error
+        raise Refused(f"spec: describes no pair ({'; '.join(lines)}): {error}") from error
     return replace(workload, optimizer=described.optimizer, model=described.model, task=described.task)
 
 

@@ -330,9 +330,16 @@ class Trajectory(JsonObject):
     envelope: tuple[float | None, ...]
 
 
+PAIR, SELF = KINDS = ("pair", "self")
+"""A certificate is between frameworks, or between tunings of one framework's model."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Agreement(JsonObject):
-    """All certificates. `gates` are the worst over all pairs. The keys of the last three are contenders."""
+    """All certificates. `gates` are the worst over all pairs. The keys of the last three mappings are contenders.
+
+    `kind` is one of `KINDS`.
+    """
 
     status: str
     precision: str
@@ -343,6 +350,7 @@ class Agreement(JsonObject):
     accuracies: Mapping[str, tuple[float, ...]]
     twin_accuracies: Mapping[str, tuple[float, ...]]
     trajectory: Mapping[str, Trajectory]
+    kind: str = field(default=PAIR, metadata=typed_json.ALWAYS)
 
 
 @dataclass(frozen=True, kw_only=True)

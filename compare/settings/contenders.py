@@ -1,6 +1,6 @@
 """Contenders: BACKEND[:TUNING] as a user writes it, parsed and named."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compare.base import arguments
@@ -34,9 +34,57 @@ def make_default_tuning(backend: str) -> str:
     return DEFAULT_TUNING if has_knobs(backend) else tunings.STOCK
 
 
+_ALONE: Mapping[str, tuple[str, str]] = {
+    "torch": ("torch:stock", "torch:compiled"),
+    "jax": ("jax:stock", "jax:pieces"),
+}
+"""The tunings that are compared where a user gives one model and names no contenders."""
+
+
+def choose_default_contenders(workload: Workload) -> tuple[str, ...]:
+    """Return the contenders of a comparison that nobody has named."""
+    sides = list_sides(workload)
+    return _ALONE[sides[0]] if len(sides) == 1 else naming.DEFAULT_CONTENDERS
+
+
 def choose_certificate_contenders(workload: Workload) -> tuple[str, ...]:
     """Return the contenders of a certificate that nobody has named, where nothing is timed."""
-    return PLAIN_CONTENDERS if workload.model.family == PAIR else naming.DEFAULT_CONTENDERS
+    if is_alone(workload) or workload.model.family != PAIR:
+        return choose_default_contenders(workload)
+    return PLAIN_CONTENDERS
+
+
+def choose_plain_contenders(workload: Workload) -> tuple[str, ...]:
+    """Return a contender for each model of a user, and none compiles a program as large as a whole model."""
+    sides = list_sides(workload)
+    return tuple(text for text in PLAIN_CONTENDERS if text.partition(":")[0] in sides)
+
+
+def list_sides(workload: Workload) -> tuple[str, ...]:
+    """Return the backends that have a model: those of a user's models, and all for a built-in workload."""
+    if workload.model.family != PAIR:
+        return naming.DEFAULT_CONTENDERS
+    return tuple(backend for backend in naming.DEFAULT_CONTENDERS if backend in workload.model.arguments)
+
+
+def is_alone(workload: Workload) -> bool:
+    """Tell whether a user gave one model, of one framework."""
+    return len(list_sides(workload)) == 1
+
+
+def check_sides(contenders: Sequence[Contender], workload: Workload) -> None:
+    """Check that every contender has a model.
+
+    Raises:
+        Refused: a contender's backend has no model of the user's.
+    """
+    sides = list_sides(workload)
+    without = next((each for each in contenders if each.backend not in sides), None)
+    if without is not None and is_alone(workload):
+        raise Refused(
+            f"contender {without.name} has no model: {' and '.join(f'--{side}' for side in sides)} is given alone; "
+            f"allowed: contenders of {sides[0]}, such as {' '.join(_ALONE[sides[0]])}, or --{without.backend} as well"
+        )
 
 
 def add_tuning(texts: Sequence[str], tuning: str | None, knobs: str | None) -> list[str]:

@@ -91,8 +91,8 @@ class Request:
 
 
 def make_workload(
-    jax: str,
-    torch: str,
+    jax: str | None = None,
+    torch: str | None = None,
     *,
     image: str | Sequence[int] | Sequence[str],
     classes: int | None = None,
@@ -107,8 +107,9 @@ def make_workload(
     """Return the workload of a user's own pair, trained on synthetic images.
 
     Args:
-        jax: the factory of the flax model, `pkg.module:name` or `path/to/file.py:name`.
-        torch: the factory of the torch model.
+        jax: the factory of the flax model, `pkg.module:name` or `path/to/file.py:name`. None compares the torch model
+            with itself, in different tunings.
+        torch: the factory of the torch model, or None likewise.
         image: height, width and channels, as numbers or as `224x224x3`. Other inputs are a list of texts, such as
             `image=224x224x3` and `t=int:1000`.
         classes: number of classes. Losses without classes need none.
@@ -128,11 +129,15 @@ def make_workload(
     check_text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
     if unknown := [difference for difference in allow if difference not in ALLOWED]:
         raise Refused(f"--allow {unknown[0]}: no such difference; allowed: {', '.join(ALLOWED)}")
-    for backend, reference in (("jax", jax), ("torch", torch)):
+    sides = {backend: reference for backend, reference in (("jax", jax), ("torch", torch)) if reference is not None}
+    check(bool(sides), "--jax and --torch", None, f"at least one of them, {FORMS}")
+    if len(sides) == 1 and allow:
+        raise Refused(f"--allow {allow[0]}: with one model there is no difference to accept; allowed: without --allow")
+    for backend, reference in sides.items():
         check_type(f"--{backend}", reference, str, FORMS)
         if not all(reference.rpartition(":")[::2]):
             raise Refused(f"--{backend} {reference}: names no factory; allowed: {FORMS}")
-    task, smoothing, functions = _parse_losses(loss, LABELS if classes is not None else VALUES)
+    task, smoothing, functions = _parse_losses(loss, LABELS if classes is not None else VALUES, tuple(sides))
     inputs = _parse_inputs(image)
     if classes is None:
         needing = [output for output in task.outputs if output.target == LABELS] if task else [Output()]
@@ -141,15 +146,14 @@ def make_workload(
     check_whole_number("--batch-size", batch_size, 2)
     check_whole_number("--epochs", epochs, 1)
     return Workload(
-        name=_make_name(torch) if name is None else name,
-        summary="a user's own pair",
+        name=_make_name(torch or jax or "") if name is None else name,
+        summary="a user's own pair" if len(sides) > 1 else "a user's own model",
         model=ModelSpec(
             PAIR,
             pack_image(inputs) if inputs else _parse_image(image),
             _HIDDEN_CLASSES if classes is None else classes,
             {
-                "jax": jax,
-                "torch": torch,
+                **sides,
                 "arguments": _split_by_backend({} if arguments is None else arguments),
                 "allow": list(allow),
                 **({"losses": functions} if functions else {}),
@@ -277,7 +281,9 @@ def _parse_optimizer(text: str | OptimizerSpec) -> OptimizerSpec:
         raise Refused(f"--optimizer {text}: {error}") from error
 
 
-def _parse_losses(texts: str | Sequence[str], own_target: str) -> tuple[Task | None, float, dict[str, str]]:
+def _parse_losses(
+    texts: str | Sequence[str], own_target: str, sides: Sequence[str]
+) -> tuple[Task | None, float, dict[str, str]]:
     """Return the task, the label smoothing without a task, and the user's own loss functions by backend."""
     texts = [texts] if isinstance(texts, str) else texts
     check_text_list("--loss", texts, _LOSSES_ALLOWED)
@@ -298,8 +304,9 @@ def _parse_losses(texts: str | Sequence[str], own_target: str) -> tuple[Task | N
     names = [output.name for output in outputs]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise Refused(f"--loss {twice}=...: appears twice; allowed: one loss for each output")
-    if functions and (outputs or len(functions) < len(BACKENDS)):
-        raise Refused("--loss of your own: allowed: jax=FILE:FUNCTION and torch=FILE:FUNCTION, and no other loss")
+    if functions and (outputs or set(functions) != set(sides)):
+        wanted = " and ".join(f"{side}=FILE:FUNCTION" for side in sides)
+        raise Refused(f"--loss of your own: allowed: {wanted}, and no other loss")
     if names.count("") and len(names) > 1:
         raise Refused(f"--loss {' '.join(texts)}: allowed: one loss, or OUTPUT=LOSS for each output")
     if functions:

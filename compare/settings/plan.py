@@ -19,7 +19,6 @@ from compare.data.datasets import Dataset
 from compare.settings import contenders, feasibility, splitting, tasks, tunings
 from compare.settings.block_order import list_gpus_of_round
 from compare.settings.contenders import Contender
-from compare.settings.naming import DEFAULT_CONTENDERS
 from compare.settings.options import RunSettings, Settings
 from compare.settings.pair_spec import Request
 
@@ -157,6 +156,7 @@ def make(
         request=settings.request or Request(),
         cluster=machines,
     )
+    contenders.check_sides(plan.contenders, workload)
     splitting.check(plan)
     feasibility.check(plan)
     if dataset is None:  # loading takes up to 15 s, so it comes after all other checks
@@ -202,7 +202,9 @@ def spell_contenders(settings: Settings, parallel: str | None = None) -> Setting
     Raises:
         Refused: for an unknown word in one of the three, or one that no contender takes.
     """
-    texts = DEFAULT_CONTENDERS if settings.contenders is None else settings.contenders
+    texts = settings.contenders
+    if texts is None:
+        texts = contenders.choose_default_contenders(find_workload(settings.workload))
     if settings.tuning is not None or settings.knobs is not None:
         texts = contenders.add_tuning(texts, settings.tuning, settings.knobs)
     if settings.parallel is not None or parallel is not None:

@@ -185,8 +185,10 @@ def _hash_user_code(checked: Plan) -> dict[str, str]:
     if checked.workload.model.family != PAIR:
         return {}
     digests = dict[str, str]()
-    for backend in BACKENDS:
-        reference = str(checked.workload.model.arguments[backend])
+    arguments = checked.workload.model.arguments
+    losses: Mapping[str, str] = arguments.get("losses", {})
+    references = [(backend, str(arguments[backend])) for backend in BACKENDS if backend in arguments]
+    for backend, reference in [*references, *losses.items()]:
         for path in _follow_imports(_find_file(reference, backend)):
             digests[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digests

@@ -39,6 +39,11 @@ class Pairing:
     code: Mapping[str, UserFiles] = field(default_factory=dict[str, UserFiles])
 
     @property
+    def is_alone(self) -> bool:
+        """Whether there is one model, which is compared with itself."""
+        return len(self.traces) == 1
+
+    @property
     def unlike(self) -> frozenset[str]:
         """Torch's paths of matched layers of two kinds: a dense layer and a 1x1 convolution."""
         return frozenset(torch.path for torch, jax in self.matching.layers if torch.role != jax.role)
@@ -49,7 +54,7 @@ class Pairing:
         If the settings of that layer are equal, the notes show the nearest layer before it with different ones.
         """
         notes, cause = [*self.matching.remarks], certificate.cause
-        if not certificate.passed:
+        if not certificate.passed and not self.is_alone:
             here, before = self._find_differences(certificate)
             notes += [line for difference in here or before[-1:] for line in _write_settings(difference)]
             if here:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compare.base.interface import Refused
 from compare.base.names import Crossing, Names
@@ -121,6 +121,18 @@ def match(torch: Trace, jax: Trace, weights_map: Mapping[str, str] | None = None
     return Matching(layers, variables, (torch.between, jax.between), remarks)
 
 
+def match_itself(trace: Trace) -> Matching:
+    """Return the match of one model with itself, under neutral names made of its own."""
+    dotted = {layer.path: layer.path.replace("/", ".") for layer in trace.layers} | {IMAGES: IMAGES}
+    layers = tuple(
+        (replace(layer, path=dotted[layer.path], after=tuple(dotted[path] for path in layer.after)), layer)
+        for layer in trace.layers
+    )
+    renamed = replace(trace, layers=tuple(layer for layer, _ in layers))
+    names = {name: name for name in list_variables(trace)}
+    return Matching(layers, tuple(_pair_variables(renamed, trace, names)), (trace.between, trace.between))
+
+
 def _is_complete(torch: Trace, jax: Trace, alignment: Alignment, names: Mapping[str, str]) -> bool:
     if names.keys() == list_variables(torch).keys() and set(names.values()) == list_variables(jax).keys():
         return True
@@ -210,7 +222,7 @@ def _pair_variables(torch: Trace, jax: Trace, names: Mapping[str, str]) -> Itera
     for name, owner in list_variables(torch).items():
         layer, variable = owner.layer, owner.variable
         roles = Counter(each.role for each in layer.variables)
-        path = name if roles[variable.role] > 1 else split_call(layer.path)[0]
+        path = name.replace("/", ".") if roles[variable.role] > 1 else split_call(layer.path)[0]
         neutral = f"{path}.{variable.role}" if path else variable.role
         yield VariablePair(neutral, layer.path, variable, jax_variables[names[name]].variable)
 

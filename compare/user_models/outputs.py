@@ -20,6 +20,7 @@ def complete(workload: Workload, traces: Mapping[str, Trace]) -> Workload:
     Raises:
         Refused: the models return other outputs than each other, or than their losses need.
     """
+    traces = _add_missing_side(workload, traces)
     torch, jax = traces["torch"], traces["jax"]
     pairs = _pair_outputs(torch, jax)
     if workload.task is None and len(pairs) == 1 and torch.output == jax.output and len(torch.output) == 2:
@@ -34,6 +35,20 @@ def complete(workload: Workload, traces: Mapping[str, Trace]) -> Workload:
     if all(output.loss == task.NO_LOSS for output in outputs):
         raise Refused("--loss: no output has a loss; allowed: a loss for at least one output")
     return replace(workload, task=Task(tuple(outputs)))
+
+
+def _add_missing_side(workload: Workload, traces: Mapping[str, Trace]) -> Mapping[str, Trace]:
+    """Return both traces. For one model alone, the other has its outputs in the usual layout."""
+    if len(traces) > 1:
+        return traces
+    ((backend, trace),) = traces.items()
+    images = max((len(each.shape) for each in workload.model.inputs if each.is_channels_first), default=0)
+    ranks = (4, 5, images + 1)
+    neutral = {
+        name: (shape[0], *shape[2:], shape[1]) if backend == "torch" and len(shape) in ranks else shape
+        for name, shape in trace.outputs.items()
+    }
+    return {"torch": trace, "jax": replace(trace, outputs=neutral)}
 
 
 def _pair_outputs(torch: Trace, jax: Trace) -> list[tuple[str, str]]:

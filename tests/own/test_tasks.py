@@ -83,3 +83,30 @@ def test_the_answer_is_right(tmp_path: Path, name: str) -> None:
         where = answer.first_mismatch.partition(" ")[0].replace("/", ".").split(".")
         assert case.layer in where, answer.first_mismatch
     assert all(word in answer.text for word in case.says), answer.text
+
+
+@pytest.mark.parametrize("side", ["torch", "jax"])
+def test_one_model_is_certified_against_itself_and_never_as_a_pair(tmp_path: Path, side: str) -> None:
+    file = {"jax": "examples/pairs/tasks_linen.py", "torch": "examples/pairs/tasks_torch.py"}[side]
+    contenders = {"jax": ("jax:stock", "jax:pieces"), "torch": ("torch:stock", "torch:channels-last")}[side]
+    given = (
+        f"--{side}",
+        f"{file}:two_heads",
+        "--input",
+        "8x8x3",
+        "--classes",
+        "4",
+        "--loss",
+        "0=bce",
+        "--loss",
+        "1=mse",
+    )
+    options = ("--device", "cpu", "--epochs", "1", "--seeds", "2", "--batch-size", "8", "--out", str(tmp_path))
+    answer = asked._answer(inside.run("agree", *contenders, *given, *options), tmp_path)
+    assert answer.code == 0, answer.text + answer.error
+    assert answer.result["agreement"]["kind"] == "self"
+    assert "within one framework" in answer.text
+    assert "matched" not in answer.text
+    wrong = inside.run("agree", "torch:stock", "jax", *given, *options)
+    assert wrong.returncode == 2
+    assert "has no model" in wrong.stderr

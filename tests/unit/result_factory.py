@@ -156,6 +156,7 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "accuracies": {},
             "twin_accuracies": {},
             "trajectory": {},
+            "kind": "pair",
         },
         "voided": [],
         "telemetry": {
