@@ -36,13 +36,20 @@ class Samestep:
     def __call__(self, workload: "str | Workload | None" = None, **settings: Any) -> "Result":
         """Return the result of training `workload`, a name or a `compare.Workload`, with `settings`.
 
+        Each contender gets a row in pytest-benchmark's table.
+
         Settings that are not allowed fail the test. So do, unless `check=False`, a contender that fails and contenders
         that do not agree.
         """
         __tracebackhide__ = True
         layers = selection.read_marker(self._request.node), comparison_request.to_layer(workload, **settings)
         wanted = comparison_request.merge(pytest_options.read_settings(self._request.config), *layers)
-        return _checked(self._request, self._comparisons, wanted)
+        result = _checked(self._request, self._comparisons, wanted)
+        if self._request.config.pluginmanager.hasplugin("pytest-benchmark"):
+            from compare.plugin import rows
+
+            rows.replay_all(self._request, result)
+        return result
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

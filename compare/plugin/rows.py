@@ -5,12 +5,16 @@ rounds is one block's time per step, to the last bit.
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import cycle
 from typing import Any
 
 import pytest
 
 from compare.plugin.result import Contender, Result
+
+_REPORTED = pytest.StashKey[list[str]]()
+"""The comparisons of a test that have rows, by the result file."""
 
 
 class Recording:
@@ -52,10 +56,9 @@ def replay(request: pytest.FixtureRequest, result: Result, contender: Contender)
     if not request.config.pluginmanager.hasplugin("pytest-benchmark"):
         return
     recording = Recording(contender.blocks)
-    spec = result.raw["spec"]
+    request.node.stash.setdefault(_REPORTED, []).append(str(result.path))
     own = request.node.get_closest_marker("benchmark")
-    group = f"{spec['workload']} {spec['precision']} batch {spec['batch_size']}"
-    settings: dict[str, Any] = {"group": group, **(own.kwargs if own else {}), "timer": recording.clock}
+    settings: dict[str, Any] = {"group": _name_group(result), **(own.kwargs if own else {}), "timer": recording.clock}
     request.node.add_marker(pytest.mark.benchmark(**settings), append=False)
     benchmark: Any = request.getfixturevalue("benchmark")
     if benchmark.disabled:
@@ -63,6 +66,57 @@ def replay(request: pytest.FixtureRequest, result: Result, contender: Contender)
         return
     benchmark.extra_info.update(_extra(result, contender))
     benchmark.pedantic(recording.play, setup=recording.rewind, rounds=len(contender.blocks))
+
+
+def replay_all(request: pytest.FixtureRequest, result: Result) -> None:
+    """Let pytest-benchmark report a row for each contender of a comparison that a test has made by a call.
+
+    A row is named after the test and the contender. From a test's second comparison on, its number comes before the
+    contender. A comparison whose rows the fixture `contender` or an earlier call has made gets none.
+    """
+    session: Any = getattr(request.config, "_benchmarksession", None)
+    if session is None or session.skip or session.disabled:
+        return
+    done = request.node.stash.setdefault(_REPORTED, [])
+    if str(result.path) in done:
+        return
+    done.append(str(result.path))
+    number = f"{len(done)}-" if len(done) > 1 else ""
+    for contender in result.contenders:
+        if contender.blocks and result.comparable(contender.name):
+            _make_row(request, session, result, contender, f"{number}{contender.name}")
+
+
+def _make_row(request: pytest.FixtureRequest, session: Any, result: Result, contender: Contender, label: str) -> None:
+    """Make a row as the fixture `benchmark` does, which a test can have only once."""
+    fixtures: Any = import_module("pytest_benchmark.fixture")
+    node: Any = request.node
+    recording, own = Recording(contender.blocks), node.get_closest_marker("benchmark")
+    timer = fixtures.NameWrapper(recording.clock)
+    settings: dict[str, Any] = {"group": _name_group(result), **(own.kwargs if own else {}), "timer": timer}
+    row = fixtures.BenchmarkFixture(
+        node,
+        add_stats=session.benchmarks.append,
+        logger=session.logger,
+        warner=node.warn,
+        disabled=False,
+        **{**session.options, **settings},
+    )
+    row.name, row.fullname = _add_label(node.name, label), _add_label(node.nodeid, label)
+    row.param = "-".join(filter(None, (row.param, label)))
+    row.params = {**(row.params or {}), "contender": contender.name}
+    row.extra_info.update(_extra(result, contender))
+    row.pedantic(recording.play, setup=recording.rewind, rounds=len(contender.blocks))
+
+
+def _add_label(name: str, label: str) -> str:
+    """Return the name of a test with one more parameter."""
+    return f"{name.removesuffix(']')}-{label}]" if name.endswith("]") else f"{name}[{label}]"
+
+
+def _name_group(result: Result) -> str:
+    spec = result.raw["spec"]
+    return f"{spec['workload']} {spec['precision']} batch {spec['batch_size']}"
 
 
 def _extra(result: Result, contender: Contender) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.base.interface import Refused
-from compare.report.sentences import DASH, count_noun, format_percent, format_ratio_figures, name_winner, state_claim
+from compare.report.sentences import DASH, count_noun, format_percent, format_ratio_figures, name_winner
 from compare.results import result_file
 from compare.results.model import Result
 from compare.studies import study
@@ -139,7 +139,7 @@ def describe_verdicts(result: Result) -> Iterator[str]:
     """Yield each comparison of a result in a few words."""
     for each in result.comparisons:
         if (ratio := each.claimed_ratio) is None:
-            yield state_claim(each) + ": INVALID"
+            yield f"{each.contender} {each.verdict}: {each.reason or 'no ratio was measured'}"
             continue
         estimate, low, high = format_ratio_figures(ratio)
         interval = f"{format_percent(ratio.confidence, 6)} {low} to {high}"

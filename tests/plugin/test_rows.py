@@ -13,6 +13,7 @@ pytest_plugins = ["pytester"]
 
 GROUP = "digits-cnn float32 batch 64"
 NAMES = ["test_step[fake]", "test_step[other]"]
+CALLED = ["test_ratio[fake]", "test_ratio[other]"]
 
 
 @pytest.fixture
@@ -37,11 +38,11 @@ TIMING = (
 def test_rounds_are_the_measured_blocks_to_the_last_bit(suite: Suite, options: str) -> None:
     result = suite.run("--benchmark", "--benchmark-json=saved.json", *options.split())
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines([f"*benchmark '{GROUP}': 2 tests*", "test_step?other? *", "test_step?fake? *"])
+    result.stdout.fnmatch_lines([f"*benchmark '{GROUP}': 4 tests*", "test_step?other? *", "test_step?fake? *"])
     found = rows(suite.json("saved.json"))
-    assert sorted(found) == NAMES
-    for number, name in enumerate(NAMES):
-        row = found[name]
+    assert sorted(found) == [*CALLED, *NAMES]
+    for index, name in enumerate(found):
+        row, number = found[name], index % 2
         assert row["stats"]["data"] == measured(number)
         assert (row["stats"]["rounds"], row["stats"]["iterations"], row["group"]) == (12, 1, GROUP)
         assert row["params"] == {"contender": ("fake", "other")[number]}
@@ -64,6 +65,40 @@ def test_saved_files_hold_the_machine_and_what_else_was_measured(suite: Suite) -
     assert (fake["contender"], fake["agreement"], fake["steps_per_block"]) == ("fake", "pass", 40)
     assert "verdict" not in fake
     assert (other["baseline"], other["verdict"], other["ratio"]["high"]) == ("fake", "FASTER", 0.711)
+
+
+CALLS = f"""
+import pytest
+
+@pytest.mark.parametrize("seed", [0, 4])
+def test_two(samestep, seed):
+    for precision in ("float32", "float64", "float32"):
+        samestep("digits-cnn", {SETTINGS}, seed=seed, precision=precision)
+
+@pytest.mark.samestep("digits-cnn", {SETTINGS})
+def test_both(contender, samestep):
+    samestep()
+
+@pytest.mark.benchmark(group="mine")
+def test_invalid(samestep):
+    samestep("digits-cnn", {SETTINGS}, seed=3, check=False)
+    samestep("digits-cnn", {SETTINGS}, seed=5)
+"""
+
+
+def test_every_call_of_the_fixture_gives_rows_once_and_invalid_results_give_none(suite: Suite) -> None:
+    suite.write(CALLS)
+    suite.run("--benchmark", "--benchmark-json=saved.json").assert_outcomes(passed=5)
+    found = rows(suite.json("saved.json"))
+    two = [f"test_two[{seed}-{number}{name}]" for seed in (0, 4) for number in ("", "2-") for name in ("fake", "other")]
+    both = [f"test_both[{name}]" for name in ("fake", "other")]
+    assert list(found) == [*two, *both, "test_invalid[2-fake]", "test_invalid[2-other]"]
+    row = found["test_two[4-2-other]"]
+    assert (row["params"], row["param"]) == ({"seed": 4, "contender": "other"}, "4-2-other")
+    assert row["fullname"] == "test_suite.py::test_two[4-2-other]"
+    assert (row["extra_info"]["agreement"], row["extra_info"]["compile_seconds"]) == ("pass", 12.34)
+    assert row["extra_info"]["memory"]["live_peak_bytes"] == 12 * 2**20
+    assert found["test_invalid[2-fake]"]["group"] == "mine"
 
 
 def test_without_the_switch_machine_info_is_pytest_benchmarks_own(suite: Suite) -> None:
