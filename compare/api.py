@@ -10,17 +10,17 @@ from compare.base.interface import Refused
 from compare.base.workloads import Workload
 from compare.execution import execute
 from compare.plugin.result import Result
-from compare.settings import options, plan
-from compare.settings.naming import DEFAULT_CONTENDERS
+from compare.settings import options, pair_spec, plan
 from compare.settings.options import Settings
 
 _FUNCTIONS = {"compare": "run", "agree": "certify"}
+_OF_PAIR = ("jax", "torch", "image", "classes", "arguments", "optimizer", "loss", "allow")
 
 
 @reword_refusals
 def run(
-    workload: str | Workload,
-    contenders: Sequence[str] = DEFAULT_CONTENDERS,
+    workload: str | Workload | None = None,
+    contenders: Sequence[str] | None = None,
     *,
     out: str | Path | None = None,
     **settings: Any,
@@ -29,7 +29,9 @@ def run(
 
     Args:
         workload: a name that `samestep workloads` lists, or a `compare.Workload`, for example of `compare.pair(...)`.
-        contenders: BACKEND[:TUNING] each. The first is the baseline.
+            None makes a pair of the settings `jax`, `torch`, `image`, `classes`, `arguments`, `optimizer`, `loss` and
+            `allow`, as `compare.pair` takes them.
+        contenders: BACKEND[:TUNING] each. The first is the baseline. Default: torch and jax.
         out: folder of the result file. Default: samestep-out/TIME.
         settings: the options of `samestep compare` by their names in Python, such as `precision`, `device`, `rounds`,
             `batch_size`, `seed` and `data`. `request`, a `compare.Request`, says how to match a pair. None stands for
@@ -44,7 +46,7 @@ def run(
 
 @reword_refusals
 def certify(
-    workload: str | Workload,
+    workload: str | Workload | None = None,
     contenders: Sequence[str] | None = None,
     *,
     seeds: int = 5,
@@ -72,8 +74,16 @@ def _settings(command: str, settings: Mapping[str, Any], **named: Any) -> Settin
     """Return all settings of a call as one object. None stands for the default.
 
     Raises:
-        Refused: for an unknown name.
+        Refused: for an unknown name, or a workload beside a pair.
     """
+    pair = {name: value for name, value in settings.items() if name in _OF_PAIR}
+    if pair and named["workload"] is not None:
+        raise Refused(f"workload and {', '.join(pair)} exclude each other; allowed: one of them")
+    if named["workload"] is None:
+        if "image" not in pair:
+            raise Refused("workload None is not allowed; allowed: a workload, or jax, torch and image of your own pair")
+        settings = {name: value for name, value in settings.items() if name not in _OF_PAIR}
+        named["workload"] = pair_spec.pair(**pair)
     allowed = [name for name in options.list_python_names(command) if name not in named]
     if unknown := [name for name in settings if name not in allowed]:
         function = _FUNCTIONS[command]

@@ -147,6 +147,20 @@ class Result:
         said = ", ".join([f"agreement {self.agreement}", *(verdicts or ["nothing timed"])])
         return f"<comparison of {self._result.spec.workload} with {self.baseline}: {said}>"
 
+    def _repr_html_(self) -> str:
+        """Return the result for a notebook: the heading, the certificate and every comparison, as escaped text."""
+        from html import escape
+
+        from compare.report import sentences
+
+        result = self._result
+        lines = [sentences.make_heading(result), *sentences.describe_agreement(result.agreement)]
+        lines += [f"first mismatch: {result.agreement.first_mismatch}"] if result.agreement.first_mismatch else []
+        lines += [note for pair in result.agreement.pairs for note in pair.notes]
+        lines += map(sentences.describe_comparison, result.comparisons)
+        lines.append(f"result file: {self.path}")
+        return "".join(f"<div>{escape(sentences.make_plain(line))}</div>" for line in lines)
+
     def _comparison(self, name: str) -> "model.Comparison":
         __tracebackhide__ = True
         self.contender(name)

@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from types import NoneType
@@ -40,6 +40,7 @@ from compare.base.workloads import (
     OptimizerSpec,
     Workload,
 )
+from compare.settings import factory_source
 
 BACKENDS = ("jax", "torch")
 
@@ -169,8 +170,20 @@ def make_workload(
     )
 
 
-pair = reword_refusals(make_workload)
-"""`make_workload` for Python code: messages name its arguments."""
+@reword_refusals
+def pair(
+    jax: str | Callable[..., Any] | None = None, torch: str | Callable[..., Any] | None = None, **options: Any
+) -> Workload:
+    """Return `make_workload` for Python code: messages name its arguments.
+
+    A factory may also be a function or class itself, for example of a notebook's cell. Its source is written to
+    `samestep-out/factories`, because each process makes a model of its own.
+    """
+    references = [
+        factory_source.write_reference(side, factory) if callable(factory) else factory
+        for side, factory in (("jax", jax), ("torch", torch))
+    ]
+    return make_workload(*references, **options)
 
 
 def parse_assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:
