@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ PREFIX = "samestep-"
 LOCK = "lock"
 """The file in the folder that a run holds locked while it uses the folder."""
 
+_SWEEP = 'read nothing; for turn in 1 2 3 4 5; do sleep 1; rm -rf -- "$1" && exit; done'
+
 
 @contextmanager
 def open_folder() -> Generator[Path]:
@@ -24,7 +27,7 @@ def open_folder() -> Generator[Path]:
     """
     remove_leftovers()
     path, lock = _make()
-    signals = HeldSignals()
+    sweeper, signals = _start_sweeper(path), HeldSignals()
     try:
         yield path
     finally:
@@ -32,6 +35,7 @@ def open_folder() -> Generator[Path]:
             signals.hold()
             _remove(path)
             os.close(lock)
+            _end_sweeper(sweeper)
     if signals.pending is not None:
         raise signals.pending
 
@@ -48,6 +52,32 @@ def remove_leftovers() -> None:
                     _remove(path)
                 finally:
                     os.close(lock)
+
+
+def _start_sweeper(folder: Path) -> "subprocess.Popen[bytes] | None":
+    """Start a shell that waits for the end of this process and then removes the folder. So a kill leaves nothing.
+
+    The children of a killed run write for up to a second longer. If no process can be started, a later run removes the
+    folder.
+    """
+    arguments = ["/bin/sh", "-c", _SWEEP, "samestep", str(folder)]
+    with suppress(OSError):
+        return subprocess.Popen(
+            arguments,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    return None
+
+
+def _end_sweeper(sweeper: "subprocess.Popen[bytes] | None") -> None:
+    if sweeper is not None:
+        sweeper.kill()
+        sweeper.wait()
+        if sweeper.stdin is not None:
+            sweeper.stdin.close()
 
 
 def _make() -> tuple[Path, int]:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from compare.base import scratch
@@ -16,7 +17,7 @@ from tests.fakebackend import plans
 _USES = """
 import pathlib, sys, time
 from compare.base import scratch
-with scratch.folder() as folder:
+with scratch.open_folder() as folder:
     (folder / "cache").mkdir()
     (folder / "cache" / "program.so").write_bytes(bytes(1000))
     print(folder, flush=True)
@@ -66,6 +67,16 @@ def test_a_later_run_removes_what_a_killed_run_left_and_not_what_another_uses(te
     scratch.remove_leftovers()
     names = {path.name for path in temporary.iterdir()}
     assert names == {"samestep-result-1", "samestep-mine", "samestep-file", "samestep-link"}
+
+
+def test_a_killed_run_leaves_no_folder_and_no_process(temporary: Path) -> None:
+    process, folder = use()
+    assert folder.exists()
+    process.kill()
+    process.communicate()
+    plans.until(lambda: not folder.exists(), 10)
+    plans.until(lambda: not [each for each in psutil.process_iter(["cmdline"]) if str(folder) in str(each.info)], 10)
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_signal_during_the_clean_up_waits_for_its_end(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
