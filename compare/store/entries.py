@@ -4,6 +4,7 @@ An entry is a folder `KIND/KEY` with its files and `entry.json`. A run writes it
 it is complete. So readers never see a part of an entry, even while other runs write.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -98,8 +99,8 @@ class Store:
         """
         key = compute_key(facts)
         private_folder.make(self.root / kind)
-        unfinished = private_folder.make(self.root / _UNFINISHED) / uuid.uuid4().hex
-        unfinished.mkdir(mode=0o700)
+        self._remove_leftovers()
+        unfinished, lock = _make_locked(private_folder.make(self.root / _UNFINISHED))
         created = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             write(unfinished)
@@ -111,6 +112,7 @@ class Store:
                 unfinished.rename(self._place(kind, key))
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
+            os.close(lock)
         self._make_room()
         entry = self.find(kind, facts)
         if entry is None:
@@ -135,6 +137,7 @@ class Store:
 
     def clear(self, kind: str | None = None) -> int:
         """Delete all entries, or those of one kind. Return the bytes that they took."""
+        self._remove_leftovers()
         deleted = 0
         for entry in [entry for entry in self.entries() if kind in (None, entry.kind)]:
             deleted += entry.size
@@ -154,6 +157,17 @@ class Store:
         except (OSError, Refused, KeyError, TypeError):
             return None
 
+    def _remove_leftovers(self) -> None:
+        """Delete what killed runs have not finished: folders that no run holds locked."""
+        for folder in (self.root / _UNFINISHED).glob("*"):
+            with suppress(OSError):  # a run holds it, or it is gone
+                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(lock)
+
     def _make_room(self) -> None:
         total = 0
         for entry in self.entries():
@@ -166,6 +180,19 @@ def _used(folder: Path) -> float:
     with suppress(OSError):
         return folder.stat().st_mtime
     return 0.0
+
+
+def _make_locked(parent: Path) -> tuple[Path, int]:
+    """Make a folder that this process holds locked. Return it and the descriptor of the lock."""
+    while True:
+        folder = parent / uuid.uuid4().hex
+        folder.mkdir(mode=0o700)
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, lock
+        os.close(lock)  # another run has locked it first and has removed it
 
 
 def _flush(path: Path) -> None:

@@ -5,9 +5,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from jaxbackend.only import whole_programs
 from tests.fakebackend.plans import ROOT
 from torchbackend.only import whole_files
 
@@ -17,6 +19,18 @@ from compare.base import knobs
 from torchbackend import tuning
 tuning.prepare(dict.fromkeys(knobs.KNOBS, False) | {"compile": True}, "cpu", exchanges=False)
 print(float(torch.compile(lambda x: (x * 3 + 1).sin().sum())(torch.ones(64))))
+"""
+
+_COMPILE_JAX = """
+import jax, pathlib, sys
+from jaxbackend.only import whole_programs
+whole_programs.publish()
+argument = jax.device_put(21.0)
+for turn in range(2):
+    print(float(jax.jit(lambda x: x * 2)(argument)))
+    for path in pathlib.Path(sys.argv[1]).glob("*-cache"):
+        path.write_bytes(path.read_bytes()[:10] if turn == 0 else path.read_bytes())
+    jax.clear_caches()
 """
 
 
@@ -59,10 +73,37 @@ def test_files_that_cannot_be_loaded_are_deleted_and_named(tmp_path: Path, capfd
     cut.write_bytes(whole.read_bytes()[:-1])
     for name in ("empty.so", "empty.o", "empty.gch", "main.cpp"):
         (tmp_path / name).touch()
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    for pid in (ended.pid, os.getpid()):
+        (tmp_path / "ab" / f".{pid}.1.tmp").touch()
     broken = whole_files.drop_broken(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*.tmp")] == [f".{os.getpid()}.1.tmp"]
     assert {path.name for path in broken} == {"cut.so", "empty.so", "empty.o", "empty.gch"}
-    assert {path.name for path in tmp_path.rglob("*.*")} == {"whole.so", "main.cpp"}
+    assert {path.name for path in tmp_path.rglob("[!.]*.*")} == {"whole.so", "main.cpp"}
     assert f"{cut} is not whole" in capfd.readouterr().err
+
+
+def test_a_program_of_jax_is_written_whole_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = SimpleNamespace(path=tmp_path, eviction_enabled=False)
+    for value in (b"whole", b"another process's"):
+        whole_programs.put_whole(cache, None, "key", value)
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
+    monkeypatch.delattr(os, "O_TMPFILE")
+    whole_programs.put_whole(cache, None, "other", b"whole")
+    assert {path.name for path in tmp_path.iterdir()} == {"key-cache", "other-cache"}
+
+
+@pytest.mark.slow
+def test_a_program_of_jax_that_cannot_be_loaded_is_made_again(tmp_path: Path) -> None:
+    variables = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    environment = os.environ | variables | {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _COMPILE_JAX, str(tmp_path)], env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "42.0\n42.0\n"), done.stderr
+    assert done.stderr.count("it is deleted and made again") == 1
+    assert all(path.stat().st_size > 10 for path in tmp_path.glob("*-cache"))
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import json
 import os
 import stat
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -172,3 +174,25 @@ def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert private_folder.find_default_root() == tmp_path / ".cache" / "samestep"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
     assert private_folder.find_default_root() == tmp_path / "own" / "samestep"
+
+
+def test_what_a_killed_run_did_not_finish_goes_and_another_runs_stays(store: Store) -> None:
+    begins = "import os, sys, time; from pathlib import Path; from compare.store.entries import Store\n"
+    waits = "Store(Path(sys.argv[1])).add('k', {'n': 1}, lambda folder: (print(folder, flush=True), time.sleep(600)))"
+    variables = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+
+    def begin() -> tuple["subprocess.Popen[str]", Path]:
+        command = [sys.executable, "-c", begins + waits, str(store.root)]
+        process = subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        return process, Path(process.stdout.readline().strip())
+
+    (killed, left), (running, used) = begin(), begin()
+    killed.kill()
+    killed.communicate()
+    store.add("k", {"n": 2}, lambda folder: (folder / "file").write_text("whole") and None)
+    assert (left.exists(), used.exists()) == (False, True)
+    running.kill()
+    running.communicate()
+    store.clear()
+    assert list(store.root.glob("unfinished/*")) == []

@@ -53,11 +53,24 @@ def drop_broken(folder: Path) -> list[Path]:
     """Delete compiled files in a cache that cannot be loaded, and say so. Return them. Torch then makes them again."""
     paths = [path for path in folder.rglob("*") if path.suffix in _SUFFIXES]
     broken = [path for path in paths if not _is_whole(path)]
+    for path in folder.rglob(".*.tmp"):  # of a process that was killed while it wrote
+        if _has_ended(path.name.split(".")[1]):
+            path.unlink(missing_ok=True)
     for path in broken:
         sys.stderr.write(f"{path} is not whole and cannot be loaded: it is deleted and made again\n")
         with suppress(OSError):
             path.unlink()
     return broken
+
+
+def _has_ended(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, OverflowError, PermissionError):  # no process id, or another user's process
+        return False
+    return False
 
 
 def _is_whole(path: Path) -> bool:
