@@ -12,7 +12,9 @@ BLOCK_SECONDS: Mapping[str, float] = {"cpu": 0.02, "cuda": 0.1}
 PALINDROMES = 3
 """How often contenders take their turns forth and back in a round."""
 
-_MOST_LEAD_SECONDS = 1.0
+MOST_LEAD_SECONDS = 1.0
+"""How long a block leads in at most, while the other contenders are busy."""
+
 _T = TypeVar("_T")
 
 
@@ -58,6 +60,6 @@ def time_after_lead(
         return count_idle_cores([Busy((start, end), max(0.0, cpu.sum_seconds(others) - before))]) > FOREIGN_CORES
 
     start = launcher.now()
-    while lead_in() and launcher.now() - start < _MOST_LEAD_SECONDS:
+    while lead_in() and launcher.now() - start < MOST_LEAD_SECONDS:
         pass
     return watch(work)
