@@ -1,5 +1,6 @@
 """One model in training with JAX: it takes batches, dispatches steps and reads results back."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,8 +22,11 @@ from compare.base.interface import (
     Memory,
     RunSpec,
     State,
+    is_buffer,
 )
+from compare.base.operation_counts import Operation
 from compare.base.process_group import RankInfo
+from compare.base.profiles import XLA, Peaks, Profile
 from compare.base.workloads import PAIR, ModelSpec
 from jaxbackend import (
     activations,
@@ -30,8 +34,10 @@ from jaxbackend import (
     layout,
     memory,
     models,
+    operations,
     optim,
     parallel,
+    peaks,
     precision,
     profile,
     rematerialisation,
@@ -182,8 +188,7 @@ class JaxSession:
     def memory(self) -> Memory:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
-            whole = self._spec.knobs["compile"] and not self._spec.knobs["pieces"]
-            return memory.report(self._strategy.local, self._lowered if whole else None)
+            return memory.report(self._strategy.local, self._lowered if self._is_one_program else None)
 
     def kernels(self, steps: int) -> list[Kernel]:
         """See `compare.base.interface.Session`."""
@@ -193,6 +198,34 @@ class JaxSession:
             self.wait()
 
         return profile.kernels(work)
+
+    def watch(self) -> None:
+        """See `compare.base.interface.Session`. XLA's programs name their layers themselves."""
+
+    def profile(self, steps: int) -> Profile:
+        """See `compare.base.interface.Session`."""
+
+        def work() -> None:
+            self.run(steps)
+            self.wait()
+
+        events = profile.events(work)
+        with self._policy.scope():
+            program, arguments = self._input.dispatch_program()
+            programs = [program.lower(self._state, *arguments).compile().as_text()] if self._is_one_program else []
+        return Profile(
+            XLA, self._spec.device, steps, events, programs, layers=self._layers(), parameters=self._parameter_sizes()
+        )
+
+    def operations(self) -> list[Operation]:
+        """See `compare.base.interface.Session`."""
+        with self._policy.scope():
+            arguments = (self._state, *self._input.first())
+            return operations.count(self._step.train, arguments, self._layers(), self._parameter_sizes())
+
+    def peaks(self) -> Peaks:
+        """See `compare.base.interface.Session`."""
+        return peaks.measure(self._policy, self._device)
 
     def settings(self) -> dict[str, Any]:
         """See `compare.base.interface.Session`."""
@@ -239,6 +272,17 @@ class JaxSession:
             "deterministic": self._spec.deterministic and flags.deterministic(self._device),
             "debugging": [name for name in _DEBUGGING if jax.config.values[name]],
         }
+
+    @property
+    def _is_one_program(self) -> bool:
+        return bool(self._spec.knobs["compile"] and not self._spec.knobs["pieces"])
+
+    def _layers(self) -> dict[str, str]:
+        """Return the kind of every layer by its name."""
+        return {name: kind for name, kind in self._model.layers.items() if name}
+
+    def _parameter_sizes(self) -> dict[str, int]:
+        return {name: math.prod(shape) for name, shape in self._model.signature.items() if not is_buffer(name)}
 
     def _lowered(self) -> jax.stages.Lowered:
         # The type includes uncompiled steps, which have no such method.

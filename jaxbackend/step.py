@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from compare.base.profiles import UPDATE_SCOPE
 from jaxbackend import overlap, parallel, precision, tuning
 from jaxbackend.losses import TaskLoss, softmax_cross_entropy
 from jaxbackend.only.functional import Functional
@@ -56,8 +57,8 @@ class TrainingStep:
         self._strategy = strategy
         self._compiled_inspect = strategy.compile(self._train_step, knobs, _INTERNALS)
         # A step that returns only the loss has other pieces, which would have to be compiled, too.
-        self.program = self._train_inspected if knobs["pieces"] else strategy.compile(self._train, knobs)
-        scan = scan_steps(self._train, knobs)
+        self.program = self._train_inspected if knobs["pieces"] else strategy.compile(self.train, knobs)
+        scan = scan_steps(self.train, knobs)
         self.several = None if scan is None else strategy.compile(scan, knobs, several=True)
         undonated = {**knobs, "donation": False}
         self._evaluate = tuning.compile_step(self._eval_logits, undonated, strategy.device.platform)
@@ -111,7 +112,8 @@ class TrainingStep:
     def _single(self, state: TrainState) -> TrainState:
         return state._replace(buffers=self._strategy.first(state.buffers))
 
-    def _train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+    def train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
+        """Train one step like a call, as a function that can be traced."""
         state, internals = self._train_step(state, images, labels)
         return state, internals["loss"]
 
@@ -122,6 +124,12 @@ class TrainingStep:
     def _train_step(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
         gradients, internals, buffers = self._gradients(state, values(images), labels)
         gradients, internals["loss"] = self._strategy.reduce(gradients, internals["loss"])
+        with jax.named_scope(UPDATE_SCOPE):
+            return self._descend(state, gradients, internals, buffers)
+
+    def _descend(
+        self, state: TrainState, gradients: Any, internals: dict[str, Any], buffers: Any
+    ) -> tuple[TrainState, dict[str, Any]]:
         gradients, finite = unscale(gradients, state.scaling)
         updates, optimizer = self._update.update(gradients, state.optimizer, state.parameters, step=state.step)
         new = optax.apply_updates(state.parameters, updates), optimizer

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,9 @@ from compare.base.interface import (
     State,
 )
 from compare.base.names import Names
+from compare.base.operation_counts import Operation
 from compare.base.process_group import RankInfo
+from compare.base.profiles import TORCH, Peaks, Profile, layer_kind
 from compare.base.workloads import PAIR, ModelSpec
 from torchbackend import (
     activations,
@@ -33,9 +36,11 @@ from torchbackend import (
     layout,
     memory,
     models,
+    operations,
     optim,
     overlap,
     parallel,
+    peaks,
     precision,
     profile,
     rematerialisation,
@@ -46,7 +51,7 @@ from torchbackend import (
     tuning,
     user_models,
 )
-from torchbackend.only import graph_passes, model_checks, modules, recorded_layers
+from torchbackend.only import graph_passes, layer_scopes, model_checks, modules, recorded_layers
 from torchbackend.step import TrainingStep
 
 
@@ -106,6 +111,7 @@ class TorchSession:
             model_checks.check_channels_last(workload.model, lambda: self._step.layer_outputs(images))
         self._losses: deque[torch.Tensor] = deque(maxlen=KEPT_LOSSES)
         self._has_run = False
+        self._graphs: layer_scopes.Graphs | None = None
 
     @property
     def steps_per_dispatch(self) -> int:
@@ -209,6 +215,49 @@ class TorchSession:
             self.wait()
 
         return profile.kernels(work)
+
+    def watch(self) -> None:
+        """See `compare.base.interface.Session`."""
+        if self._spec.knobs["compile"]:
+            self._graphs = layer_scopes.Graphs(self._modules())
+
+    def profile(self, steps: int) -> Profile:
+        """See `compare.base.interface.Session`."""
+
+        def work() -> None:
+            self.run(steps)
+            self.wait()
+
+        programs = layer_scopes.compiled_modules() if self._graphs else []
+        scopes = layer_scopes.named_cpu_kernels() if self._graphs else layer_scopes.named(self._modules())
+        with scopes:
+            events = profile.events(work)
+        return Profile(
+            TORCH,
+            self._spec.device,
+            steps,
+            events,
+            [Path(program.__file__).read_text(encoding="utf-8") for program in programs],
+            nodes=self._graphs.nodes if self._graphs else {},
+            layers={
+                name: layer_kind(roles.role(module), type(module).__name__) for name, module in self._modules().items()
+            },
+            parameters={leaf.name: leaf.tensor.numel() for leaf in self._leaves if leaf.is_parameter},
+        )
+
+    def operations(self) -> list[Operation]:
+        """See `compare.base.interface.Session`."""
+        images, _ = self._input.first()
+        return operations.count(self._step.model, images, self._modules())
+
+    def peaks(self) -> Peaks:
+        """See `compare.base.interface.Session`."""
+        return peaks.measure(self._policy, self._device)
+
+    def _modules(self) -> dict[str, torch.nn.Module]:
+        """Return every module of the model by its neutral name, or by its own path if it has no such name."""
+        names = {id(layer.module): name for name, layer in self._layers.items()}
+        return {names.get(id(module), path): module for path, module in self._step.model.named_modules() if path}
 
     def settings(self) -> dict[str, Any]:
         """See `compare.base.interface.Session`."""

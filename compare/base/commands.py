@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from compare.base import strict_json
 from compare.base.communication import Communication
 from compare.base.interface import Memory, RunSpec
+from compare.base.profiles import ProfileReply
 from compare.base.protocol import Message, ProtocolError
 from compare.base.records import Perturbation
 from compare.base.trace import Trace
@@ -465,6 +466,19 @@ class MeasureCommunication(Command[Communication], name="communication", reply=C
     """Profile `steps` and return the communication that computation does not hide."""
 
     steps: int
+
+
+@dataclass(frozen=True)
+class ProfileSteps(Command[ProfileReply], name="profile", reply=ProfileReply, deadline=_LONG):
+    """Write the profile of at least `steps` steps of a session that has not run to the file `path`.
+
+    With `peaks`, also measure the device's peaks. Workers with the same file `lock` profile one at a time.
+    """
+
+    steps: int
+    path: str
+    peaks: bool
+    lock: str
 
 
 @dataclass(frozen=True)

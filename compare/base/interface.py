@@ -23,6 +23,8 @@ from compare.base.errors import ContenderFailed as ContenderFailed
 from compare.base.errors import DiskFull as DiskFull
 from compare.base.errors import MatchingFailed as MatchingFailed
 from compare.base.errors import Refused as Refused
+from compare.base.operation_counts import Operation
+from compare.base.profiles import Peaks, Profile
 from compare.base.workloads import ModelSpec
 
 Array = NDArray[Any]
@@ -245,6 +247,22 @@ class Session(Protocol):
 
         The list is empty if the profiler shows no kernels of devices, as on a CPU.
         """
+        ...
+
+    def watch(self) -> None:
+        """Prepare `profile`, before the session has run anything: later the compiled programs' layers are unknown."""
+        ...
+
+    def profile(self, steps: int) -> Profile:
+        """Train that many steps under the framework's profiler, wait, and return its events with their layers."""
+        ...
+
+    def operations(self) -> Sequence[Operation]:
+        """Return the convolutions and products of one step, from the shapes of its trace, without padding."""
+        ...
+
+    def peaks(self) -> Peaks:
+        """Return the bandwidth and the dense peak that simple loops reach on the session's device and precision."""
         ...
 
     def settings(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from compare.cli import (
     compare,
     diff,
     exit_codes,
+    explain,
     fit,
     help,
     launch,
@@ -98,6 +99,7 @@ def _root(
 
 COMMANDS = (
     prepared_run.make_command(compare.compare),
+    prepared_run.make_command(explain.explain),
     prepared_run.make_command(agree.agree),
     map.map,
     report.report,

@@ -12,6 +12,7 @@ from compare.base.commands import DeviceTime
 from compare.base.interface import Array
 from compare.base.typed_json import Json, read
 from compare.data import dataset_file
+from compare.execution import explanation
 from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
 from compare.machine import environment
 from compare.results import result_file, verdicts
@@ -48,17 +49,19 @@ def build(state: RunState, command: Sequence[str]) -> Result:
         "foreign_cores": [each.foreign_cores for each in state.rounds],
         "idle_cores": [each.idle_cores for each in state.rounds],
     }
+    contenders = tuple(_contender(plan, state, run) for run in state.runs)
     head: dict[str, Any] = {**result_file.make_head(result_file.SCHEMA_VERSION, command), "command": tuple(command)}
     return verdicts.complete_result(
         Result(
             **head,
             spec=read(Spec, _spec(plan, state)),
             environment=Environment(extra=environment.describe() | _other_machines(plan)),
-            contenders=tuple(_contender(plan, state, run) for run in state.runs),
+            contenders=contenders,
             comparisons=(),
             agreement=_agreement(plan, state),
             voided=tuple(Voided(round=index + 1, reason=reason) for index, reason in sorted(state.voided.items())),
             telemetry=read(Telemetry, telemetry),
+            explanation=explanation.explain(state, contenders),
         )
     )
 

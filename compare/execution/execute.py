@@ -6,9 +6,10 @@ from pathlib import Path
 
 import typer
 
+from compare.base import files
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING, REPORTED, HeldSignals
-from compare.execution import build_result, phases, progress
+from compare.execution import build_result, explanation, phases, progress
 from compare.execution.run_state import RunState
 from compare.results import result_file, thinning
 from compare.results.model import Result
@@ -41,7 +42,7 @@ def replace_result(folder: Path, part: str = "") -> Generator[None]:
     if (folder / result_file.FILE_NAME).exists():
         typer.echo(f"samestep: {part}{folder / result_file.FILE_NAME} was there before, and is replaced", err=True)
     yield
-    for name in (PICTURE, SCALING_PICTURE):
+    for name in (PICTURE, SCALING_PICTURE, explanation.TIMELINE):
         (folder / name).unlink(missing_ok=True)
 
 
@@ -77,6 +78,8 @@ def execute_until_interrupted(
             result = _shrink(build_result.build(state, command), part)
             with replace_result(plan.out, part):
                 path = result_file.write_or_spare(result, plan.out)
+            if (drawn := explanation.draw_timeline(state)) is not None and path.parent == plan.out:
+                files.write({plan.out / explanation.TIMELINE: drawn})
         except Refused as refusal:
             if signals.pending is None:
                 raise

@@ -27,6 +27,13 @@ from compare.store import programs
 # Whether work that is not timed may run beside other work. On a CPU, threads would compete for cores.
 BESIDE_OTHERS = {"cpu": False, "cuda": True}
 
+UNCAPTURED, CAPTURED = "uncaptured step", "captured step"
+EXPLAINED: Mapping[str, Mapping[str, Any]] = {
+    UNCAPTURED: {"graph-capture": False, "steps-per-dispatch": 1},
+    CAPTURED: {},
+}
+"""The purposes of children that profile a step of a captured contender, and the knobs that differ from its own."""
+
 _NUMBERS = itertools.count()  # of caches that belong to one process
 
 Progress = Callable[[str, int, int], None]
@@ -70,9 +77,9 @@ class Launcher:
         """Return the spec that a child of this contender builds, with some fields changed."""
         return self.plan.spec(run.contender, self.dataset, **changes)
 
-    def variables(self, run: ContenderRun) -> dict[str, str]:
+    def variables(self, run: ContenderRun, knobs_changed: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return the variables that every child of a contender gets besides this process's own."""
-        values = self.plan.knobs(run.contender)
+        values = {**self.plan.knobs(run.contender), **(knobs_changed or {})}
         return variables.make_child_environment(
             run.contender.backend,
             values,
@@ -213,10 +220,13 @@ class Launcher:
         """Return the variables for a contender's processes on all machines, and those for its child here."""
         backend = run.contender.backend
         values = self.plan.knobs(run.contender)
-        added = self.variables(run)
+        added = self.variables(run, EXPLAINED.get(purpose))
         run.variables = dict(added)  # without folders and without the shares of cores and GPUs, which follow
         if purpose == "matching":
             added |= variables.make_matching_environment(backend)
+        if purpose in EXPLAINED:
+            captured = purpose == CAPTURED
+            added |= variables.make_explained_environment(backend, added, self.plan.device, captured=captured)
         if beside:
             added |= variables.make_thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
         kept = programs.find_folder(self.scratch / "cache-kept")
@@ -236,11 +246,12 @@ class Launcher:
     def _choose_cache(self, run: ContenderRun, purpose: str) -> str | None:
         """Return the name of the folder for compiled programs, or None for the user's own cache.
 
-        Certificates report no compile time, so they use the user's own cache and keep programs from run to run. The
-        training run compiles into an empty cache, and later phases find its programs there. Without `--cold-compile`,
-        the contenders of a framework share a cache. A contender that compiles in every round has a new one.
+        Certificates and explanations of captured steps report no compile time, so they use the user's own cache and
+        keep programs from run to run. The training run compiles into an empty cache, and later phases find its programs
+        there. Without `--cold-compile`, the contenders of a framework share a cache. A contender that compiles in every
+        round has a new one.
         """
-        if purpose in ("matching", "certificate"):
+        if purpose in ("matching", "certificate", *EXPLAINED):
             return None
         contender = run.contender
         if purpose != "round" or not self.compiles_every_round(run):

@@ -21,6 +21,7 @@ from compare.data import dataset_file
 from compare.execution import (
     batch_trial,
     certificate_cases,
+    explanation,
     jobs,
     prepare_pair,
     record_certificates,
@@ -65,6 +66,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
         elif training:
             jobs.run_jobs(launcher, training, partial(progress, "train"))
         (request_usage if plan.task == INFER else usage).measure(launcher, state, progress)
+        explanation.measure(launcher, state, progress)
         _time(launcher, state, progress, signals)
         _advise(state, progress, signals)
     return state

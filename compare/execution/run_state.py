@@ -11,6 +11,7 @@ from compare.agreement.trajectory import Curves
 from compare.base.commands import DeviceTime, ModelInfo, TrainingResult, WarmUpTimes
 from compare.base.communication import Communication
 from compare.base.interface import ContenderFailed, Memory
+from compare.base.profiles import Profile, ProfileReply
 from compare.execution.energy import Energy
 from compare.execution.round_validity import Round, Window
 from compare.execution.telemetry import Telemetry
@@ -115,6 +116,23 @@ class KeptCertificate:
 
 
 @dataclass
+class StepProfiles:
+    """The profiles of one contender's step.
+
+    Attributes:
+        uncaptured: the profile of a step whose kernels start one by one.
+        captured: the profile of the step as it is timed, if it is captured.
+        reply: the figures of the session that is like the timed one.
+        reason: why something is missing, or None.
+    """
+
+    uncaptured: Profile | None = None
+    captured: Profile | None = None
+    reply: ProfileReply | None = None
+    reason: str | None = None
+
+
+@dataclass
 class RunState:
     """The state of a whole run.
 
@@ -128,6 +146,7 @@ class RunState:
         design_reason: why that is not the planned design, or None.
         rounds: the complete rounds.
         voided: the reason of every void round, by its index.
+        profiles: what is known about the step of each contender, by name.
     """
 
     plan: Plan
@@ -143,6 +162,7 @@ class RunState:
     rounds: list[Round] = field(default_factory=list[Round])
     telemetry: Telemetry = field(default_factory=Telemetry)
     voided: Mapping[int, str] = field(default_factory=dict[int, str])
+    profiles: dict[str, StepProfiles] = field(default_factory=dict[str, StepProfiles])
 
     @classmethod
     def begin(cls, plan: Plan, pairing: Pairing | None = None) -> "RunState":

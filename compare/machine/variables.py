@@ -77,6 +77,22 @@ def make_child_environment(
     return added
 
 
+def make_explained_environment(
+    backend: str, added: Mapping[str, str], device: str, *, captured: bool
+) -> dict[str, str]:
+    """Return the variables of a child whose step is profiled, besides `added`.
+
+    Cached programs of JAX have no names of layers, unless these belong to the cache's key. Without `captured`, XLA
+    starts every kernel by itself, because a captured graph hides which instruction a kernel belongs to.
+    """
+    if backend != "jax":
+        return {}
+    own = {"JAX_COMPILATION_CACHE_INCLUDE_METADATA_IN_KEY": "true"}
+    if device == "cuda" and not captured:
+        own["XLA_FLAGS"] = f"{added.get('XLA_FLAGS', '')} --xla_gpu_enable_command_buffer=".strip()
+    return own
+
+
 def find_compiler_off(backend: str, inherited: Mapping[str, str]) -> str | None:
     """Return the variable and value that stop a framework from compiling, or None.
 

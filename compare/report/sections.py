@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from compare.machine import known_variables
-from compare.report import environment_table, fairness, gate_rows, measurements, pair_text, telemetry_text
+from compare.report import (
+    environment_table,
+    explanation_text,
+    fairness,
+    gate_rows,
+    measurements,
+    pair_text,
+    telemetry_text,
+)
 from compare.report.document import Content, Part, Section, Table
-from compare.report.plots import loss_plot, memory_plot, ratio_plot, step_plot, telemetry_plot
+from compare.report.plots import breakdown_plot, loss_plot, memory_plot, ratio_plot, step_plot, telemetry_plot
 from compare.report.sentences import (
     DASH,
     count_noun,
@@ -162,6 +170,20 @@ def _measured(result: Result) -> Content:
     return Content(lines=lines, tables=[table] if rows else ())
 
 
+def _explanation(result: Result) -> Content | None:
+    if result.explanation is None:
+        return None
+    lines = [f"{line}." for line in explanation_text.lines(result)]
+    return Content(lines=lines, picture=breakdown_plot.make_classes(result), tables=explanation_text.tables(result))
+
+
+def _layers(result: Result) -> Content | None:
+    if result.explanation is None:
+        return None
+    found = (explanation_text.shown_layers(result), explanation_text.layer_table(result))
+    return Content(picture=breakdown_plot.make_layers(result), tables=[table for table in found if table])
+
+
 def _memory(result: Result) -> Content:
     return Content(
         lines=list(measurements.explain_absent_memory(result.contenders)), picture=memory_plot.make_picture(result)
@@ -241,6 +263,8 @@ SECTIONS: tuple[SectionKind, ...] = (
         remarks=lambda result: measurements.list_remarks(result.contenders),
         definitions=lambda result: measurements.list_definitions(result.contenders),
     ),
+    SectionKind("explanation", "Where a step goes", _explanation),
+    SectionKind("layers", "Layers by difference", _layers),
     SectionKind("steps", "Step times by round", lambda result: Content(picture=step_plot.make_picture(result))),
     SectionKind(
         "memory",

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report import columns, compact, measurements
+from compare.report import columns, compact, explanation_text, measurements
 from compare.report.document import Section
 from compare.report.sections import SECTIONS, warn
 from compare.report.sentences import DASH, make_heading, make_plain
@@ -42,6 +42,26 @@ def render(result: Result, console: Console, *, brief: bool = False) -> None:
     for index, paragraph in enumerate(lines for lines in (remarks, claims, definitions) if lines):
         for line in [""] * bool(index) + paragraph:
             say(line)
+    if result.explanation is not None:
+        _print_explanation(result, console)
+
+
+def _print_explanation(result: Result, console: Console) -> None:
+    console.print()
+    shown = [*explanation_text.tables(result)[:1], explanation_text.shown_layers(result)]
+    for table in filter(None, shown):
+        # Numbers and names of kernels would not fit. Pages have them.
+        fitting = [index for index, head in enumerate(table.columns) if "kernels" not in head]
+        heads, rows = [table.columns[i] for i in fitting], [[row[i] for i in fitting] for row in table.rows]
+        columns.show(
+            [_printable(head, console) for head in heads],
+            [[_printable(cell, console) for cell in row] for row in rows],
+            console,
+            right=range(1, len(heads)),
+        )
+        console.print()
+    for line in explanation_text.lines(result):
+        console.print(Text(f"- {_printable(line, console)}"))
 
 
 def render_matrix(overview: Section, console: Console) -> None:

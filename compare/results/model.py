@@ -14,6 +14,7 @@ from compare.base import early_stopping, typed_json
 from compare.base.interface import TRAIN
 from compare.base.statistics import Ratio
 from compare.base.typed_json import Json, JsonObject
+from compare.results.explanation import Explanation
 
 Interval: TypeAlias = Ratio
 """An estimate with its two-sided interval."""
@@ -437,6 +438,7 @@ class Result(JsonObject):
     agreement: Agreement
     voided: tuple[Voided, ...]
     telemetry: Telemetry
+    explanation: Explanation | None = None
 
     @property
     def void_rounds(self) -> frozenset[int]:

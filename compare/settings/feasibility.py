@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from compare.base import workloads
-from compare.base.interface import Refused
+from compare.base.interface import TRAIN, Refused
 from compare.base.knobs import Value
 from compare.base.precisions import PRECISIONS
 from compare.machine import variables
@@ -48,6 +48,10 @@ def check(plan: "Plan") -> None:
                 f"{off} in the environment turns off the compiler of {contender.backend}, and {contender.name} asks "
                 "for compile; allowed: without that variable"
             )
+    if plan.explain and (plan.devices > 1 or plan.cluster.count > 1):
+        raise Refused("--explain with several devices is not allowed; allowed: one device of one machine")
+    if plan.explain and plan.task != TRAIN:
+        raise Refused(f"--explain with --task {plan.task} is not allowed; allowed: --task {TRAIN}")
     if plan.search_anew and not any(map(plan.keeps_search, plan.contenders)):
         how = f"{plan.device}{', deterministic' if plan.deterministic else ''}"
         raise Refused(

@@ -50,6 +50,8 @@ UNDECIDED = ("pass", "fail", "skip")
 
 _COMPARE, _AGREE, _FIT, _SCALE, _REPRODUCE = "compare", "agree", "fit", "scale", "reproduce"
 _CAMPAIGN = "campaign"
+EXPLAIN = "explain"
+_NOT_EXPLAINED = ("explain", "devices", "parallel", "batch_norm", "energy", "cold_compile", "quick", "paper", "task", "batch_sizes")
 _TRAINING = (_COMPARE, _AGREE, _SCALE)
 _ALL = (*_TRAINING, _FIT)
 _PAIR = (_COMPARE, _AGREE, "map")
@@ -346,6 +348,12 @@ class RunSettings:
         spec_key="batch_norm",
     )
     rotation: int = _option(1, Whole(1), "GPUs that rounds rotate over.", unit="GPUs", spec_key="rotation")
+    explain: bool = _option(
+        False,
+        Switch(),
+        "Show where the time of a step goes, side by side.",
+        commands=(_COMPARE,),
+    )
     communication: bool = _option(False, Switch(), "Measure communication that several GPUs do not hide.")
     store: str | Path | None = _option(
         None,
@@ -454,7 +462,7 @@ class Settings(RunSettings):
         helps={
             _REPRODUCE: "Rounds, instead of the stored number.",
         },
-        defaults={_SCALE: "10"},
+        defaults={_SCALE: "10", EXPLAIN: "3"},
     )
     parallel: str | None = _option(
         None,
@@ -674,6 +682,8 @@ COMMAND_LINE: Mapping[str, Option] = {option.name: option for option in _options
 def list_options(command: str) -> list[Option]:
     """Return the options that the command line of a command takes."""
     everything = [*SETTINGS.values(), *COMMAND_LINE.values()]
+    if command == EXPLAIN:  # a comparison with one more table
+        return [option for option in list_options(_COMPARE) if option.name not in _NOT_EXPLAINED]
     return [option for option in everything if command in option.commands and (option.flag or option.metavar)]
 
 

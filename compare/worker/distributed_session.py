@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from compare.base.interface import Array, Arrays, Batch, Kernel, Memory, RunSpec, State
+from compare.base.interface import Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
+from compare.base.operation_counts import Operation
+from compare.base.profiles import Peaks, Profile
 from compare.worker.rank_controller import RankController
 
 _OVER_DEVICES = ("activation/", "logits")
@@ -92,6 +94,22 @@ class DistributedSession:
         """See `compare.base.interface.Session`."""
         by_rank = self._controller.call_all("kernels", steps)
         return [Kernel(f"{rank}/{device}", *rest) for rank, own in enumerate(by_rank) for device, *rest in own]
+
+    def watch(self) -> None:
+        """Refuse: a step over several processes is not explained."""
+        raise Refused("a step over several devices cannot be explained; allowed: one device")
+
+    def profile(self, steps: int) -> Profile:
+        """Refuse, as `watch`."""
+        raise Refused(f"{steps} steps over several devices cannot be explained; allowed: one device")
+
+    def operations(self) -> Sequence[Operation]:
+        """Refuse, as `watch`."""
+        raise Refused("the operations of a step over several devices cannot be counted; allowed: one device")
+
+    def peaks(self) -> Peaks:
+        """Refuse, as `watch`."""
+        raise Refused("the peaks of several devices cannot be measured; allowed: one device")
 
     def settings(self) -> dict[str, Any]:
         """See `compare.base.interface.Session`."""

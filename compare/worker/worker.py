@@ -39,12 +39,13 @@ from compare.base.interface import (
     Session,
     is_buffer,
 )
+from compare.base.profiles import ProfileReply
 from compare.base.records import Perturbation
 from compare.base.requests import InferenceSession
 from compare.base.trace import Trace
 from compare.data import dataset_file, weights
 from compare.machine import memory, resources
-from compare.worker import answer_recording, process_memory, recording, training, user_files, warm_up
+from compare.worker import answer_recording, process_memory, profiling, recording, training, user_files, warm_up
 from compare.worker.fault_injection import FaultySession, occupy
 
 Clock = Callable[[], float]
@@ -344,6 +345,14 @@ class Worker:
         except Exception as error:
             traceback.print_exc()
             return Communication(reason=f"the framework's profiler failed: {take_first_line(error)}")
+
+    def profile(self, steps: int, path: str, peaks: bool, lock: str) -> ProfileReply:
+        """Profile at least `steps` steps of a session that has not run, and write the profile to `path`.
+
+        Times without the profiler come from other steps. The profiler is off while they run.
+        """
+        session = self._open_session
+        return profiling.profile(session, _whole_dispatches(session, steps), Path(path), self._time, peaks, Path(lock))
 
     def idle_memory(self, device: str) -> int | None:
         """Remember and return the bytes of this process, which has only imported its framework."""

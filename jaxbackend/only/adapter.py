@@ -156,11 +156,13 @@ class _Recorder:
         count = self._counts[path] = self._counts.get(path, 0) + 1
         name = self._layers.get(path)
         if name is None:
-            return call(*inputs, **options)
+            with jax.named_scope(path):
+                return call(*inputs, **options)
         name = name if count == 1 else f"{name}#{count}"
         if self._inputs and (arrays := _arrays_in((inputs, options))):
             self.outputs[f"{name}.input"] = arrays[0]
-        result = call(*inputs, **options)
+        with jax.named_scope(name):
+            result = call(*inputs, **options)
         if arrays := _arrays_in(result):
             self.outputs[name] = arrays[0]
         return result

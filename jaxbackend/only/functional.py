@@ -10,6 +10,7 @@ from jax.sharding import AbstractMesh
 
 from compare.base.interface import Refused
 from compare.base.names import join_path
+from compare.base.profiles import layer_kind
 from jaxbackend import activations, layout, rematerialisation, roles
 from jaxbackend.only import sharded_layers
 
@@ -24,7 +25,7 @@ class Functional(Protocol):
             They are not flax's states: JAX needs a hundred times as long to flatten those in every step.
         signature: the shape of every parameter and buffer by neutral name, in neutral layout.
         leaves: how each variable crosses, None for a twin.
-        layers: the role of each layer by its name (`jaxbackend.roles`).
+        layers: the kind of each layer by its name (`compare.base.profiles.layer_kind`).
     """
 
     parameters: Any
@@ -68,7 +69,10 @@ class Twin:
     def __init__(self, model: nnx.Module, blocks: Sequence[str] = (), mesh: AbstractMesh | None = None) -> None:
         self._blocks, self._mesh = blocks, mesh
         self.signature = layout.signature(layout.names(model))
-        self.layers = {join_path(path): roles.role(module) for path, module in nnx.iter_modules(model)}
+        self.layers = {
+            join_path(path): layer_kind(roles.role(module), type(module).__name__)
+            for path, module in nnx.iter_modules(model)
+        }
         model.eval()
         self._eval_graph, _, _ = nnx.split(model, nnx.Param, nnx.BatchStat)
         model.train()
@@ -78,7 +82,11 @@ class Twin:
     def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
         """See `Functional`."""
         model = self._merge(parameters, buffers, training=True)
-        with self._record(model) as outputs, rematerialisation.apply(model, self._blocks, outputs, self._record):
+        with (
+            self._record(model) as outputs,
+            rematerialisation.apply(model, self._blocks, outputs, self._record),
+            activations.name_scopes(model),
+        ):
             logits = model(images)
         return logits, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), outputs
 

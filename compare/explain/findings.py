@@ -1,0 +1,246 @@
+"""What makes a contender slow, derived from the tables of all contenders.
+
+Each rule compares one contender with the fastest other one, and forecasts the gain of a knob. A finding needs a share
+of the step that noise does not reach.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compare.base.knobs import KNOBS
+from compare.explain import work_classes
+from compare.explain.host_events import HostEvents
+from compare.explain.step_table import OUTSIDE, StepTable
+from compare.explain.work_classes import CONVOLUTIONS, IDLE, LAYOUT, OPTIMIZER, POINTWISE, POOL, PRODUCT
+from compare.results.explanation import Finding
+
+_LEAST_SHARE = 0.02
+"""The share of the step that a finding must concern."""
+_LARGE_SHARE, _FACTOR = 0.1, 2.0
+"""The share and the factor from which a class or a layer without a knob is a finding."""
+_IDLE_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Side:
+    """One contender, as the rules see it.
+
+    Attributes:
+        name: the contender.
+        backend: its framework.
+        table: its step.
+        knobs: its knobs.
+        settings: its effective settings.
+        host_seconds: seconds per step in which Python starts the step's work.
+        host: its host's events in the profiled steps.
+        device: `cpu` or `cuda`.
+    """
+
+    name: str
+    backend: str
+    table: StepTable
+    knobs: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    host_seconds: float
+    host: HostEvents
+    device: str
+    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def can_switch(self, knob: str) -> bool:
+        """Return whether a knob is off, and the backend can switch it on for this device."""
+        definition = KNOBS[knob]
+        fits = definition.required_device in (None, self.device)
+        return fits and definition.is_switch(self.backend) and self.knobs.get(knob) is False
+
+
+Rule = Callable[[Side, Sequence[Side]], Iterator[Finding]]
+
+
+def find(sides: Sequence[Side]) -> list[Finding]:
+    """Return the findings of all contenders, the largest forecast first."""
+    findings = [
+        finding for side in sides for finding in _findings_of(side, [other for other in sides if other is not side])
+    ]
+    return sorted(findings, key=lambda finding: finding.predicted_milliseconds or 0.0)
+
+
+def _findings_of(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    found = [finding for rule in RULES for finding in rule(side, others)]
+    yield from found
+    if not found:
+        yield from _slow_classes(side, others)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _finding(side: Side, text: str, knob: str | None, gain: float | None) -> Finding:
+    text = f"{text} of {_milliseconds(side.table.step_seconds)}"
+    if gain is not None:
+        text = f"{text}: {knob or 'without it'}, about -{_milliseconds(gain)}"
+    return Finding(
+        contender=side.name,
+        text=text,
+        knob=knob,
+        predicted_milliseconds=None if gain is None else -1e3 * gain,
+    )
+
+
+def _matters(side: Side, seconds: float, share: float = _LEAST_SHARE) -> bool:
+    return seconds >= share * side.table.step_seconds
+
+
+def _least(others: Sequence[Side], *names: str) -> float:
+    """Return the least seconds that another contender spends in some classes, 0 without another."""
+    return min((other.table.seconds(*names) for other in others), default=0.0)
+
+
+def _layout(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    seconds = side.table.classes[LAYOUT].seconds - side.table.casts
+    gain = seconds - max(0.0, min((o.table.classes[LAYOUT].seconds - o.table.casts for o in others), default=0.0))
+    if not _matters(side, gain):
+        return
+    knob = "channels-last" if side.can_switch("channels-last") and side.device == "cuda" else None
+    if knob or side.device == "cuda" or _matters(side, gain, _LARGE_SHARE):
+        yield _finding(side, f"copies and changes of memory order take {_milliseconds(seconds)}", knob, gain)
+
+
+def _casts(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    gain = side.table.casts - min((other.table.casts for other in others), default=0.0)
+    if _matters(side, gain):
+        knob = "compile" if side.can_switch("compile") else None
+        yield _finding(side, f"changes of dtype take {_milliseconds(side.table.casts)}", knob, gain)
+
+
+def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    faster = [other for other in others if other.settings.get("tf32") and side.settings.get("tf32") is False]
+    if not faster:
+        return
+    names = (*CONVOLUTIONS.values(), PRODUCT)
+    gain = side.table.seconds(*names) - _least(faster, *names)
+    if _matters(side, gain):
+        yield Finding(
+            contender=side.name,
+            text=(
+                f"products compute in full float32, and in {faster[0].name} in TF32; they take "
+                f"{_milliseconds(side.table.seconds(*names))} of {_milliseconds(side.table.step_seconds)}: "
+                f"--precision tf32, about -{_milliseconds(gain)}"
+            ),
+            knob=None,
+            predicted_milliseconds=-1e3 * gain,
+        )
+
+
+def _kernel_search(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    if not side.can_switch("kernel-search"):
+        return
+    names = tuple(CONVOLUTIONS.values())
+    gain = side.table.seconds(*names) - _least(others, *names)
+    if others and _matters(side, gain, 0.05):
+        text = f"convolutions take {_milliseconds(side.table.seconds(*names))}, with kernels that no search has chosen,"
+        yield _finding(side, text.rstrip(","), "kernel-search", gain)
+
+
+def _optimizer(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    work = side.table.classes[OPTIMIZER]
+    gain = work.seconds - _least(others, OPTIMIZER)
+    if side.can_switch("fused-optimizer") and work.kernels > 4 and _matters(side, gain):
+        text = f"the update runs {work.kernels:.0f} kernels and takes {_milliseconds(work.seconds)}"
+        yield _finding(side, text, "fused-optimizer", gain)
+
+
+def _synchronisation(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    del others
+    if side.host.waits and _matters(side, side.table.classes[IDLE].seconds):
+        names = ", ".join(f"{name} {count:.0f} times" for name, count in side.host.waits.items())
+        idle = side.table.classes[IDLE].seconds
+        text = f"Python waits for the device within each step ({names}); the device is idle for {_milliseconds(idle)}"
+        yield _finding(side, text, None, idle)
+
+
+def _host(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    table, idle = side.table, side.table.classes[IDLE].seconds
+    if side.host.gap_seconds >= max(_IDLE_SHARE * table.step_seconds, 5e-4) and idle >= 0.5 * side.host.gap_seconds:
+        gap = min(side.host.gap_seconds, idle)
+        text = f"Python does nothing that the profiler sees for {_milliseconds(gap)} of each step, such as a sleep, out"
+        yield _finding(side, text, None, gap)
+        return
+    if not _matters(side, idle, _IDLE_SHARE):
+        return
+    if side.device == "cpu":
+        gain = idle - _least(others, IDLE)
+        if _matters(side, gain, _IDLE_SHARE):
+            knob = "compile" if side.can_switch("compile") else None
+            yield _finding(side, f"Python and the framework's dispatch take {_milliseconds(idle)}", knob, gain)
+        return
+    if side.host_seconds >= 0.8 * table.step_seconds and not side.host.waits:
+        knobs = [knob for knob in ("graph-capture", "compile") if side.can_switch(knob)]
+        text = (
+            f"Python limits the step: it starts the work in {_milliseconds(side.host_seconds)}, and the device is idle "
+            f"for {_milliseconds(idle)}"
+        )
+        yield _finding(side, text, knobs[0] if knobs else None, idle)
+
+
+def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    if not others:
+        return
+    own = _by_layer(side)
+    theirs = [_by_layer(other) for other in others]
+    for layer, seconds in sorted(own.items(), key=lambda item: -item[1]):
+        least = min(each.get(layer, 0.0) for each in theirs)
+        gain = seconds - least
+        busy_gain = side.table.busy_seconds - min(other.table.busy_seconds for other in others)
+        if seconds < _FACTOR * least or not _matters(side, gain, _LARGE_SHARE) or busy_gain < 0.5 * gain:
+            continue
+        works = {
+            name: work
+            for (owner, _), each in side.table.layers.items()
+            if owner == layer
+            for name, work in ((kernel, each) for kernel in each.longest_names(1))
+        }
+        longest = max(works, key=lambda name: works[name].seconds, default="")
+        text = f"layer {layer} takes {_milliseconds(seconds)}, elsewhere {_milliseconds(least)} (kernel {longest[:60]})"
+        yield _finding(side, f"{text};", None, gain)
+
+
+def _by_layer(side: Side) -> dict[str, float]:
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for (layer, _), work in side.table.layers.items():
+        if layer != OUTSIDE:
+            seconds[layer] += work.seconds
+    return dict(seconds)
+
+
+def _slow_classes(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    """Yield the class with the largest excess, where no rule knows more."""
+    if not others:
+        return
+    best = min(others, key=lambda other: other.table.step_seconds)
+    gains = {
+        name: work.seconds - best.table.classes[name].seconds
+        for name, work in side.table.classes.items()
+        if name not in (IDLE, work_classes.UNATTRIBUTED)
+    }
+    name = max(gains, key=lambda each: gains[each])
+    own, theirs = side.table.classes[name].seconds, best.table.classes[name].seconds
+    if _matters(side, gains[name], _LARGE_SHARE) and own >= _FACTOR * theirs:
+        knob = "compile" if name in (POINTWISE, POOL) and side.can_switch("compile") else None
+        meaning = work_classes.MEANINGS[name]
+        text = f"{name} ({meaning}) takes {_milliseconds(own)}, in {best.name} {_milliseconds(theirs)};"
+        yield _finding(side, text, knob, gains[name])
+
+
+RULES: tuple[Rule, ...] = (
+    _layout,
+    _casts,
+    _tf32,
+    _kernel_search,
+    _optimizer,
+    _synchronisation,
+    _host,
+    _slow_layers,
+)

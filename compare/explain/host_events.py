@@ -1,0 +1,50 @@
+"""What the host does in the profiled steps: waits for the device, and times in which it does nothing visible."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from compare.base.profiles import TORCH, Profile
+
+_WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+
+
+@dataclass(frozen=True)
+class HostEvents:
+    """What the host does in a step.
+
+    Attributes:
+        waits: waits for the device per step by name, if there is at least one in every step.
+        gap_seconds: the longest time per step without any event of the host and the device.
+    """
+
+    waits: Mapping[str, float] = field(default_factory=dict[str, float])
+    gap_seconds: float = 0.0
+
+
+def read(profile: Profile) -> HostEvents:
+    """Return what the host does in a profile. JAX's profile has no events of the host."""
+    if profile.kind != TORCH or not profile.events:
+        return HostEvents()
+    counts = Counter(str(event["name"]) for event in profile.events if event["name"] in _WAITS)
+    counts.subtract({"cudaDeviceSynchronize": 2})  # the profile's own end waits for the device
+    waits = {name: count / profile.steps for name, count in counts.items() if count >= profile.steps}
+    busy = sorted(
+        (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
+        for event in profile.events
+        if event["cat"] in (*_HOST, *_ON_DEVICE) and not _is_wait(str(event["name"]))
+    )
+    gaps, reached = list[float](), busy[0][0] if busy else 0.0
+    for begin, end in busy:
+        if begin > reached:
+            gaps.append(1e-6 * (begin - reached))
+        reached = max(reached, end)
+    # Every step must have such a gap. A single long one is the machine's.
+    repeated = sorted(gaps, reverse=True)[: profile.steps]
+    return HostEvents(waits, repeated[-1] if len(repeated) == profile.steps and profile.steps > 1 else 0.0)
+
+
+def _is_wait(name: str) -> bool:
+    return name in _WAITS or name == "PyTorch Profiler (0)"
