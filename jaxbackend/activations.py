@@ -37,21 +37,6 @@ def record(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
 
 
 @contextmanager
-def name_scopes(model: nnx.Module) -> Generator[None]:
-    """Name the operations of every layer after its path while the context lasts. Profilers then show the layers."""
-
-    def around(
-        path: str, module: Any, call: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
-        del module
-        with jax.named_scope(path):
-            return call(*inputs, **options)
-
-    with intercept({join_path(path): module for path, module in nnx.iter_modules(model) if path}, around):
-        yield
-
-
-@contextmanager
 def intercept(layers: Mapping[str, Any], around: Around) -> Generator[None]:
     """Let `around` replace every call of these nnx modules while the context lasts."""
     paths = {id(module): path for path, module in layers.items()}

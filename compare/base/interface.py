@@ -257,7 +257,7 @@ class Session(Protocol):
         """Train that many steps under the framework's profiler, wait, and return its events with their layers."""
         ...
 
-    def operations(self) -> Sequence[Operation]:
+    def operations(self) -> list[Operation]:
         """Return the convolutions and products of one step, from the shapes of its trace, without padding."""
         ...
 

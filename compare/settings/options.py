@@ -51,7 +51,18 @@ UNDECIDED = ("pass", "fail", "skip")
 _COMPARE, _AGREE, _FIT, _SCALE, _REPRODUCE = "compare", "agree", "fit", "scale", "reproduce"
 _CAMPAIGN = "campaign"
 EXPLAIN = "explain"
-_NOT_EXPLAINED = ("explain", "devices", "parallel", "batch_norm", "energy", "cold_compile", "quick", "paper", "task", "batch_sizes")
+_NOT_EXPLAINED = (
+    "explain",
+    "devices",
+    "parallel",
+    "batch_norm",
+    "energy",
+    "cold_compile",
+    "quick",
+    "paper",
+    "task",
+    "batch_sizes",
+)
 _TRAINING = (_COMPARE, _AGREE, _SCALE)
 _ALL = (*_TRAINING, _FIT)
 _PAIR = (_COMPARE, _AGREE, "map")

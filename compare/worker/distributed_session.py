@@ -103,7 +103,7 @@ class DistributedSession:
         """Refuse, as `watch`."""
         raise Refused(f"{steps} steps over several devices cannot be explained; allowed: one device")
 
-    def operations(self) -> Sequence[Operation]:
+    def operations(self) -> list[Operation]:
         """Refuse, as `watch`."""
         raise Refused("the operations of a step over several devices cannot be counted; allowed: one device")
 

@@ -13,6 +13,7 @@ from compare.base.names import join_path
 from compare.base.profiles import layer_kind
 from jaxbackend import activations, layout, rematerialisation, roles
 from jaxbackend.only import sharded_layers
+from jaxbackend.only.name_scopes import name_scopes
 
 Outputs = dict[str, jax.Array]
 
@@ -85,7 +86,7 @@ class Twin:
         with (
             self._record(model) as outputs,
             rematerialisation.apply(model, self._blocks, outputs, self._record),
-            activations.name_scopes(model),
+            name_scopes(model),
         ):
             logits = model(images)
         return logits, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat)), outputs

@@ -51,6 +51,11 @@ DIFFERENCES = (
         arguments=("activations.py:record", "rematerialisation.py:apply"),
     ),
     Difference(
+        "jax traces the step as a function, torch the model on another device",
+        jax=("step.py:TrainingStep.train",),
+        arguments=("operations.py:count",),
+    ),
+    Difference(
         "a leaf is found by a variable's path in jax, and holds the variable in torch",
         torch=("layout.py:leaves",),
         arguments=("layout.py:Leaf",),
