@@ -71,13 +71,14 @@ UPDATE = Rule("update", 2.0, "ratio between the sides' updates at the timed batc
 SETTINGS = Rule("settings", 0.0, "effective settings that differ and change the mathematics")
 RESOURCES = Rule("resources", 0.0, "threads, cores, instruction sets and compiler effort that differ")
 DETERMINISM = Rule("determinism", 0.0, "tensors that differ when run twice", is_in_result=False)
+PRUNING = Rule("pruning", 1e-10, "distance of a pruned model from the full one with zeros", is_in_result=False)
 # The envelope is the largest distance of a handful of twins. The next twin may well lie a little outside.
 TRAJECTORY = Rule("trajectory", 3.0, "distance between the losses, over the one-ulp envelope")
 ACCURACY = Rule("accuracy", 0.01, "bound of the difference in test accuracy (TOST)")
 
 RULES = {
     rule.name: rule
-    for rule in (SEMANTIC, SCALING, PRECISION, UPDATE, SETTINGS, RESOURCES, DETERMINISM, TRAJECTORY, ACCURACY)
+    for rule in (SEMANTIC, SCALING, PRECISION, UPDATE, SETTINGS, RESOURCES, DETERMINISM, PRUNING, TRAJECTORY, ACCURACY)
 }
 
 UPDATE_NOISE = 1.25

@@ -411,6 +411,21 @@ class MeasureNoise(
 
 
 @dataclass(frozen=True)
+class PruningCheck:
+    """The largest relative error between a pruned and a masked model, None if not finite, and the array that has it."""
+
+    error: float | None
+    array: str
+
+
+@dataclass(frozen=True)
+class CheckPruning(Command[PruningCheck], name="check_pruning", reply=PruningCheck, deadline=_LONG):
+    """Compare a pruned model with its full model, in which all removed channels are zero."""
+
+    spec: RunSpec
+
+
+@dataclass(frozen=True)
 class TraceModel(Command[Traces], name="trace", reply=Traces, deadline=_LONG):
     """Trace a user's `model`, given as JSON, at its own image size and at each of `sizes`."""
 

@@ -75,4 +75,6 @@ def describe_arithmetic(workload: Workload) -> dict[str, Any]:
         "optimizer": asdict(workload.optimizer),
         "label_smoothing": workload.label_smoothing,
     }
+    if model.pruned:
+        values["model"]["pruned"] = model.pruned
     return json.loads(json.dumps(values))  # tuples become lists

@@ -51,6 +51,8 @@ class ModelSpec:
             `compare.base.names.Names` by backend, once known; `allow`, the accepted differences
             (`compare.agreement.allowances`); `losses`, the references of the user's own loss functions by backend.
         inputs: the inputs of a pair that does not take one image. They lie in one row, and `image` is its shape.
+        pruned: how a narrower model was cut from a built-in one (`compare.data.pruning.prune`): the `arguments` of the
+            full model, `ratio`, `round_to` and `score`. It is empty for a model that is not pruned.
     """
 
     family: str
@@ -58,6 +60,7 @@ class ModelSpec:
     classes: int
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inputs: tuple[Input, ...] = ()
+    pruned: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def resized(self, size: int | None) -> "ModelSpec":
         """Return the same model for square images of `size` pixels (unchanged if None, or without an image)."""

@@ -59,6 +59,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
             training += updates.make_missing_queues(launcher, state, steps, training)
             cases = (certificate_cases.make_native_case(launcher.plan),)
             record_certificates.certify(launcher, state, cases, progress, training)
+            record_certificates.certify_pruning(state)
             record_certificates.certify_settings(state)
             record_certificates.certify_resources(state)
             updates.judge(state)
@@ -85,6 +86,7 @@ def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSigna
             jobs.run_jobs(launcher, twins, partial(progress, "train one-ulp twins"))
         trajectories.judge(state, runs)
         signals.hold()
+        record_certificates.certify_pruning(state)
         record_certificates.certify_settings(state)
         _advise(state, progress, signals)
     return state

@@ -1,6 +1,7 @@
 """Make certificates: children record each contender's steps, and threads judge the records."""
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare.agreement import certificate, effective_settings, unequal_resources
+from compare.agreement import certificate, effective_settings, gates, unequal_resources
 from compare.agreement.measures import MOST_THREADS
 from compare.base import commands, protocol
 from compare.base.interface import RunSpec
@@ -87,6 +88,19 @@ def certify_settings(state: RunState) -> None:
             state.certificates[run.contender.name] = extended
 
 
+def certify_pruning(state: RunState) -> None:
+    """Add to every new certificate whether both sides' pruned models compute what the masked full models compute."""
+    for run in state.uncertified:
+        current, checks = state.certificates.get(run.contender.name), (state.baseline.pruning, run.pruning)
+        if current is not None and all(checks):
+            worst = max(filter(None, checks), key=lambda check: math.inf if check.error is None else check.error)
+            gate = gates.PRUNING.judge(worst.error, worst.array)
+            mismatch = (
+                None if gate.passed else f"the pruned model is not the full one with zeros: {worst.array} differs"
+            )
+            state.certificates[run.contender.name] = current.extended([gate], mismatch=mismatch)
+
+
 def certify_resources(state: RunState) -> None:
     """Add to every certificate whether both sides have equal resources, without which times do not compare."""
     causes = {
@@ -151,6 +165,14 @@ def _make_jobs(
         ]
         # The longest jobs come first: the noise as a whole, but no part of it takes as long as compiling.
         yield from (*records, *noise) if is_parted else (*noise, *records)
+    if launcher.plan.workload.model.pruned:
+        case, dataset = next(iter(evidence.cases.items()))
+        spec = _make_spec(launcher, run, "float64", case, dataset)
+        check = commands.CheckPruning(
+            replace(spec, knobs=tunings.reduce_compilation(run.contender.backend, spec.knobs))
+        )
+        memory = _estimate_memory(run, "float64")
+        yield Job("certificate", [Call(check, partial(setattr, run, "pruning"))], memory=memory)
     if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.repeated.__setitem__, name)

@@ -8,7 +8,7 @@ from typing import Any
 from compare.agreement.certificate import Certificate
 from compare.agreement.measures import Updates
 from compare.agreement.trajectory import Curves
-from compare.base.commands import DeviceTime, ModelInfo, TrainingResult, WarmUpTimes
+from compare.base.commands import DeviceTime, ModelInfo, PruningCheck, TrainingResult, WarmUpTimes
 from compare.base.communication import Communication
 from compare.base.interface import ContenderFailed, Memory
 from compare.base.profiles import Profile, ProfileReply
@@ -69,6 +69,7 @@ class ContenderRun:
     held_bytes: int = 0
     training: TrainingResult | None = None
     update: Updates | None = None
+    pruning: PruningCheck | None = None
     memory: Memory | None = None
     energy: Energy | None = None
     communication: Communication | None = None

@@ -52,6 +52,9 @@ class Spec(JsonObject):
     contenders: tuple[str, ...]
     batch_size: int
     accumulate: int
+    prune: float | None = None
+    round_to: int = 8
+    prune_by: str = "kernels"
     devices: int
     rotation: int
     machines: int

@@ -250,6 +250,35 @@ class RunSettings:
         spec_key="images",
         schema={"type": ["integer", "null"], "minimum": 1},
     )
+    prune: float | None = _option(
+        None,
+        Number("above 0 and below 1 (0.5 removes half of the channels)", 1, below=True),
+        "Remove this share of the channels, the same ones on both sides.",
+        group=WHAT,
+        commands=(_COMPARE, _AGREE),
+        metavar="RATIO",
+        spec_key="prune",
+        schema={"type": ["number", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+    )
+    round_to: int = _option(
+        8,
+        Whole(1),
+        "With --prune: multiple that widths are rounded to.",
+        group=WHAT,
+        commands=(_COMPARE, _AGREE),
+        metavar="N",
+        unit="channels",
+        spec_key="round_to",
+    )
+    prune_by: str = _option(
+        "kernels",
+        Choice(lambda: _pruning_scores()),
+        "With --prune: {choices}. The largest stay.",
+        group=WHAT,
+        commands=(_COMPARE, _AGREE),
+        metavar="SCORE",
+        spec_key="prune_by",
+    )
     accumulate: int = _option(
         1,
         Whole(1),
@@ -653,6 +682,12 @@ def _resources() -> Sequence[str]:
     from compare.agreement.unequal_resources import NAMES
 
     return list(NAMES)
+
+
+def _pruning_scores() -> Sequence[str]:
+    from compare.data.pruning import SCORES
+
+    return SCORES
 
 
 def _interface() -> Any:

@@ -14,7 +14,7 @@ from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import Workload
 from compare.cluster.cluster import Cluster
-from compare.data import datasets
+from compare.data import datasets, pruning
 from compare.data.datasets import Dataset
 from compare.settings import contenders, feasibility, splitting, tasks, tunings
 from compare.settings.block_order import list_gpus_of_round
@@ -174,7 +174,7 @@ def resolve(settings: Settings, cluster: Cluster | None = None) -> tuple[Workloa
         Refused: for a value that is not allowed, an unknown workload, or a device or precision that is not here.
     """
     settings.check()
-    workload = find_workload(settings.workload)
+    workload = _prune(find_workload(settings.workload), settings)
     device = (cluster or Cluster()).device(settings.device)
     precision = PRECISIONS[settings.precision]
     if not precision.runs_on(device):
@@ -183,6 +183,12 @@ def resolve(settings: Settings, cluster: Cluster | None = None) -> tuple[Workloa
             f"--precision {precision.name} needs --device {precision.required_device}; allowed on {device}: {others}"
         )
     return workload, device
+
+
+def _prune(workload: Workload, settings: Settings) -> Workload:
+    if settings.prune is None or workload.model.pruned:
+        return workload
+    return replace(workload, model=pruning.prune(workload.model, settings.prune, settings.round_to, settings.prune_by))
 
 
 def find_workload(workload: str | Workload) -> Workload:

@@ -9,6 +9,7 @@ size (the linear scaling rule, Goyal et al. 2017). At the full rate, a small bat
 too far. The second step is then chaos, the noise would hide any error, and the third step overflows.
 """
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,8 @@ import numpy as np
 from compare.agreement.allowances import RUNNING_VARIANCE
 from compare.agreement.gates import SEMANTIC
 from compare.agreement.measures import compute_changes, compute_reference_size, compute_relative_error, is_finite
-from compare.base import descriptions, tensors
+from compare.base import descriptions, protocol, tensors
+from compare.base.commands import PruningCheck
 from compare.base.interface import (
     Array,
     Arrays,
@@ -31,7 +33,7 @@ from compare.base.interface import (
 )
 from compare.base.precisions import PRECISIONS
 from compare.base.records import Floor, Perturbation
-from compare.data import dataset_file, weights
+from compare.data import dataset_file, pruning, weights
 from compare.data.seeding import draw_epoch_batches, make_generator
 
 Keep = Callable[[str, Arrays], None]
@@ -147,7 +149,7 @@ def record_layers(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence
     `inputs` are the shapes. Weights are random. The inputs are normal, and the same in both backends.
     """
     session = backend.open(spec)
-    session.assign(weights.randomise(session.signature(), spec.seed))
+    session.assign(_randomise(session, spec))
     arrays: Arrays = {}
     for layer, shape in inputs.items():
         values = make_generator("alone", spec.seed, layer).normal(size=tuple(shape))
@@ -156,13 +158,45 @@ def record_layers(backend: Backend, spec: RunSpec, inputs: Mapping[str, Sequence
     return arrays
 
 
+def check_pruning(backend: Backend, spec: RunSpec) -> PruningCheck:
+    """Compare a pruned model with its full model, in which all removed channels are zero.
+
+    Both take one training step's forward pass and one evaluation, from the same random weights. The errors are
+    relative, as Euclidean norms.
+    """
+    session, cut, batches, images = _prepare(backend, spec, 1)
+    workload, shapes = descriptions.of(spec), session.signature()
+    whole = pruning.full_shapes(workload.model, shapes)
+    pruned = _forward(session, cut, batches[0], images)
+    values = weights.randomise(whole, spec.seed)
+    kept = pruning.choose_channels(workload.model, values)
+    unpruned = replace(workload, model=pruning.full(workload.model))
+    masked = backend.open(replace(spec, described=descriptions.to_json(unpruned)))
+    reference = _forward(masked, pruning.mask(workload.model, values, kept), batches[0], images)
+    errors = {name: compute_relative_error(array, reference[name]) for name, array in pruned.items()}
+    worst = max(errors, key=lambda name: errors[name] if math.isfinite(errors[name]) else math.inf)
+    return PruningCheck(protocol.drop_infinite(errors[worst]), worst)
+
+
+def _forward(session: Session, initial: Arrays, batch: Batch, images: Array) -> Arrays:
+    session.assign(initial)
+    evaluation = session.logits(images)
+    step = session.inspect(batch)
+    return {"evaluation/logits": evaluation, **{name: step[name] for name in ("logits", "loss")}}
+
+
 def _prepare(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arrays, list[Batch], Array]:
     """Return a session, its initial weights, its training batches and the images of the evaluation."""
     train, test = dataset_file.load(spec.data)
     batches = draw_epoch_batches(train, seed=spec.seed, epoch=0, batch_size=spec.batch_size, most=steps + 1)
     session = backend.open(_shorten_dispatches(_scale_learning_rate(spec), steps))
     images = test.values(slice(spec.batch_size))
-    return session, weights.randomise(session.signature(), spec.seed), batches, images
+    return session, _randomise(session, spec), batches, images
+
+
+def _randomise(session: Session, spec: RunSpec) -> Arrays:
+    model = descriptions.of(spec).model
+    return pruning.fill(model, session.signature(), lambda shapes: weights.randomise(shapes, spec.seed))
 
 
 def _scale_learning_rate(spec: RunSpec) -> RunSpec:

@@ -15,7 +15,7 @@ from compare.base import descriptions, task
 from compare.base.commands import TrainingResult
 from compare.base.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 from compare.base.protocol import drop_infinite
-from compare.data import weights
+from compare.data import pruning, weights
 from compare.data.seeding import draw_epoch_batches, make_generator, reorder
 
 MOST_REQUEST_BATCHES = 4
@@ -25,8 +25,14 @@ _FEW_ELEMENTS = 8
 
 
 def make_initial_weights(session: Session, spec: RunSpec) -> Arrays:
-    """Return the weights that training starts from: those that the spec names, or `compare.data.weights.initialise`."""
-    return weights.initialise(session.signature(), spec.seed) if spec.weights is None else weights.load(spec.weights)
+    """Return the weights that training starts from: those that the spec names, or `compare.data.weights.initialise`.
+
+    A pruned model gets those of the full model, without the removed channels.
+    """
+    if spec.weights is not None:
+        return weights.load(spec.weights)
+    shapes = session.signature()
+    return pruning.fill(descriptions.of(spec).model, shapes, lambda shapes: weights.initialise(shapes, spec.seed))
 
 
 def train(

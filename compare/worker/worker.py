@@ -17,6 +17,7 @@ from compare.base.commands import (
     DeviceTime,
     MemoryUse,
     ModelInfo,
+    PruningCheck,
     RequestTimes,
     Restarted,
     Traces,
@@ -296,6 +297,10 @@ class Worker:
             else:
                 floors = recording.measure_noise(self._backend, spec, steps, perturbations)
         return [{name: protocol.drop_infinite(value) for name, value in floor.items()} for floor in floors]
+
+    def check_pruning(self, spec: RunSpec) -> PruningCheck:
+        """Compare a pruned model with its full model, in which all removed channels are zero."""
+        return recording.check_pruning(self._backend, spec)
 
     def trace(self, model: dict[str, Any], batch_size: int, sizes: Sequence[int]) -> Traces:
         """Trace a user's model at its own image size and at each of `sizes`."""

@@ -15,11 +15,11 @@ class Block(nnx.Module):
     The paper's stochastic depth is left out, because twins cannot share random numbers.
     """
 
-    def __init__(self, features: int, *, policy: Policy) -> None:
+    def __init__(self, features: int, hidden: int, *, policy: Policy) -> None:
         self.depthwise = Conv(features, features, 7, policy=policy, padding=3, groups=features)
         self.norm = LayerNorm(features, policy=policy)
-        self.expand = Conv(features, 4 * features, 1, policy=policy)
-        self.reduce = Conv(4 * features, features, 1, policy=policy)
+        self.expand = Conv(features, hidden, 1, policy=policy)
+        self.reduce = Conv(hidden, features, 1, policy=policy)
         self.layer_scale = LayerScale(features, policy=policy)
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -41,7 +41,11 @@ class Downsample(nnx.Module):
 
 
 class ConvNeXt(nnx.Module):
-    """Patches of 4x4 pixels, stages of blocks with downsampling between, global average pool, layer norm, dense."""
+    """Patches of 4x4 pixels, stages of blocks with downsampling between, global average pool, layer norm, dense.
+
+    `depths` and `widths` give the blocks and channels of each stage. `hidden` gives the channels between the 1x1
+    convolutions of each stage's blocks. By default they are four times its channels.
+    """
 
     def __init__(
         self,
@@ -51,16 +55,17 @@ class ConvNeXt(nnx.Module):
         policy: Policy,
         depths: Sequence[int],
         widths: Sequence[int],
+        hidden: Sequence[int] = (),
     ) -> None:
         self.stem = Conv(image[2], widths[0], 4, policy=policy, stride=4)
         self.stem_norm = LayerNorm(widths[0], policy=policy)
         self.blocks = nnx.List([])
         inputs = widths[0]
-        for depth, width in zip(depths, widths, strict=True):
+        for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
             if width != inputs:
                 self.blocks.append(Downsample(inputs, width, policy=policy))
             for _ in range(depth):
-                self.blocks.append(Block(width, policy=policy))
+                self.blocks.append(Block(width, hidden[stage] if hidden else 4 * width, policy=policy))
             inputs = width
         self.average = GlobalAveragePool()
         self.norm = LayerNorm(inputs, policy=policy)

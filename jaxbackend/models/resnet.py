@@ -15,11 +15,11 @@ class BasicBlock(nnx.Module):
 
     expansion = 1
 
-    def __init__(self, inputs: int, width: int, *, policy: Policy, stride: int = 1) -> None:
+    def __init__(self, inputs: int, width: int, outputs: int, *, policy: Policy, stride: int = 1) -> None:
         self.first = ConvNorm(inputs, width, 3, policy=policy, stride=stride)
-        self.last = ConvNorm(width, width, 3, policy=policy)
-        changed = stride != 1 or inputs != width
-        self.shortcut = ConvNorm(inputs, width, 1, policy=policy, stride=stride) if changed else None
+        self.last = ConvNorm(width, outputs, 3, policy=policy)
+        changed = stride != 1 or inputs != outputs
+        self.shortcut = ConvNorm(inputs, outputs, 1, policy=policy, stride=stride) if changed else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return activations, height and width divided by the stride and rounded up."""
@@ -28,12 +28,11 @@ class BasicBlock(nnx.Module):
 
 
 class Bottleneck(nnx.Module):
-    """1x1, 3x3 and 1x1 convolutions, the last four times as wide, and the input, projected where its shape changes."""
+    """1x1, 3x3 and 1x1 convolutions and the input, projected where its shape changes."""
 
     expansion = 4
 
-    def __init__(self, inputs: int, width: int, *, policy: Policy, stride: int = 1) -> None:
-        outputs = width * self.expansion
+    def __init__(self, inputs: int, width: int, outputs: int, *, policy: Policy, stride: int = 1) -> None:
         reduce, spatial = _strides(stride)
         self.first = ConvNorm(inputs, width, 1, policy=policy, stride=reduce)
         self.middle = ConvNorm(width, width, 3, policy=policy, stride=spatial)
@@ -50,8 +49,9 @@ class Bottleneck(nnx.Module):
 class ResNet(nnx.Module):
     """Stem, stages of residual blocks, each half the size of the one before, global average pool, dense.
 
-    `block` is `basic` or `bottleneck`. `depths` and `widths` give the blocks and inner channels of each stage. `stem`
-    is `imagenet` (7x7 stride 2, 3x3 max-pool stride 2) or `cifar` (3x3).
+    `block` is `basic` or `bottleneck`. `depths` and `widths` give the blocks and inner channels of each stage. `outer`
+    gives the output channels of each stage. By default a bottleneck has four times as many as inside. `stem` is
+    `imagenet` (7x7 stride 2, 3x3 max-pool stride 2) or `cifar` (3x3).
     """
 
     def __init__(
@@ -64,6 +64,7 @@ class ResNet(nnx.Module):
         depths: Sequence[int],
         widths: Sequence[int],
         stem: str,
+        outer: Sequence[int] = (),
     ) -> None:
         large = stem == "imagenet"
         kind = {"basic": BasicBlock, "bottleneck": Bottleneck}[block]
@@ -72,10 +73,11 @@ class ResNet(nnx.Module):
         self.blocks = nnx.List([])
         inputs = widths[0]
         for stage, (depth, width) in enumerate(zip(depths, widths, strict=True)):
+            outputs = outer[stage] if outer else width * kind.expansion
             for index in range(depth):
                 stride = 2 if stage and index == 0 else 1
-                self.blocks.append(kind(inputs, width, policy=policy, stride=stride))
-                inputs = width * kind.expansion
+                self.blocks.append(kind(inputs, width, outputs, policy=policy, stride=stride))
+                inputs = outputs
         self.average = GlobalAveragePool()
         self.dense = Dense(inputs, classes, policy=policy)
 

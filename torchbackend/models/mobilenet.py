@@ -11,16 +11,15 @@ from torchbackend.precision import Policy
 
 
 class InvertedResidual(nn.Module):
-    """1x1 convolution to `expansion` times as many channels, 3x3 depthwise, 1x1 without activation.
+    """1x1 convolution to `width` channels, 3x3 depthwise, 1x1 without activation.
 
-    Batch norm follows each convolution, and ReLU6 the first two. With `expansion` 1 there is no first convolution. The
-    input is added if it has the output's shape.
+    Batch norm follows each convolution, and ReLU6 the first two. If the input has `width` channels, there is no first
+    convolution. The input is added if it has the output's shape.
     """
 
-    def __init__(self, inputs: int, outputs: int, expansion: int, *, policy: Policy, stride: int = 1) -> None:
+    def __init__(self, inputs: int, width: int, outputs: int, *, policy: Policy, stride: int = 1) -> None:
         super().__init__()
-        width = inputs * expansion
-        self.expand = ConvNorm(inputs, width, 1, policy=policy) if expansion != 1 else None
+        self.expand = ConvNorm(inputs, width, 1, policy=policy) if width != inputs else None
         self.depthwise = ConvNorm(width, width, 3, policy=policy, stride=stride, groups=width)
         self.project = ConvNorm(width, outputs, 1, policy=policy)
         self.residual = stride == 1 and inputs == outputs
@@ -36,8 +35,9 @@ class MobileNetV2(nn.Module):
     """3x3 convolution with stride 2, stages of blocks, 1x1 convolution, global average pool, dense.
 
     `stages` gives the expansion, channels, blocks and first stride of each stage, in the order of the paper's table 2.
-    `stem` and `head` are the channels of the first and the last convolution. The dropout of published implementations
-    is left out, because twins cannot share random numbers.
+    `stem` and `head` are the channels of the first and the last convolution. `inner` gives the channels inside each
+    block. By default they are the block's inputs times its expansion. The dropout of published implementations is left
+    out, because twins cannot share random numbers.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class MobileNetV2(nn.Module):
         stem: int,
         stages: Sequence[tuple[int, int, int, int]],
         head: int,
+        inner: Sequence[int] = (),
     ) -> None:
         super().__init__()
         self.stem = ConvNorm(image[2], stem, 3, policy=policy, stride=2)
@@ -57,7 +58,8 @@ class MobileNetV2(nn.Module):
         for expansion, width, depth, stride in stages:
             for index in range(depth):
                 first = 1 if index else stride
-                self.blocks.append(InvertedResidual(inputs, width, expansion, policy=policy, stride=first))
+                middle = inner[len(self.blocks)] if inner else inputs * expansion
+                self.blocks.append(InvertedResidual(inputs, middle, width, policy=policy, stride=first))
                 inputs = width
         self.head = ConvNorm(inputs, head, 1, policy=policy)
         self.average = GlobalAveragePool()
