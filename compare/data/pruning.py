@@ -47,6 +47,7 @@ class Layer:
         repeats: how often all input channels come again in the input, as they do after a flatten.
         is_transposed: whether its kernel is [height, width, outputs, inputs].
         is_norm: whether it is a norm or a layer scale, which has no kernel.
+        vectors: the parameters for each output channel beside the kernel: a bias, a scale, or both.
     """
 
     path: str
@@ -57,14 +58,24 @@ class Layer:
     repeats: int = 1
     is_transposed: bool = False
     is_norm: bool = False
+    vectors: int = 1
 
     @property
     def operations(self) -> int:
         """The multiplications of one image's forward pass. Each comes with an addition."""
+        return self.pixels * self._kernel
+
+    @property
+    def parameters(self) -> int:
+        """The elements of its kernel, bias and scale."""
+        return self._kernel + self.vectors * self.outputs.count
+
+    @property
+    def _kernel(self) -> int:
         if self.is_norm:
             return 0
         inputs = self.repeats * sum(group.count for group in self.inputs) if self.inputs else 1
-        return self.pixels * self.size**2 * inputs * self.outputs.count
+        return self.size**2 * inputs * self.outputs.count
 
 
 def prune(model: ModelSpec, ratio: float, round_to: int, score: str) -> ModelSpec:
@@ -108,6 +119,11 @@ def layers(model: ModelSpec) -> list[Layer]:
 def count_operations(model: ModelSpec) -> int:
     """Return the multiplications of convolutions and products in one image's forward pass."""
     return sum(layer.operations for layer in layers(model))
+
+
+def count_parameters(model: ModelSpec) -> int:
+    """Return the number of parameters, without buffers."""
+    return sum(layer.parameters for layer in layers(model))
 
 
 def fill(model: ModelSpec, shapes: Shapes, initial: Callable[[Shapes], Arrays]) -> Arrays:
@@ -227,8 +243,8 @@ def _staged(image: tuple[int, int, int], classes: int, *, widths: Sequence[int])
         if index and index % 2 == 0:
             height, width = height // 2, width // 2
         outputs = Channels(f"blocks.{index}", widths[index // 2])
-        yield Layer(f"blocks.{index}.conv", outputs, (inputs,), 3, height * width)
-        yield Layer(f"blocks.{index}.norm", outputs, is_norm=True)
+        yield Layer(f"blocks.{index}.conv", outputs, (inputs,), 3, height * width, vectors=0)
+        yield Layer(f"blocks.{index}.norm", outputs, is_norm=True, vectors=2)
         inputs = outputs
     yield Layer("dense", Channels(_OUTPUT, classes), (inputs,))
 
@@ -289,11 +305,11 @@ def _convnext(
     height, width, number = height // 4, width // 4, 0
     inputs = Channels("stage0", widths[0])
     yield Layer("stem", inputs, (Channels("image", channels),), 4, height * width)
-    yield Layer("stem_norm", inputs, is_norm=True)
+    yield Layer("stem_norm", inputs, is_norm=True, vectors=2)
     for stage, (depth, count) in enumerate(zip(depths, widths, strict=True)):
         if count != inputs.count:
             height, width = height // 2, width // 2
-            yield Layer(f"blocks.{number}.norm", inputs, is_norm=True)
+            yield Layer(f"blocks.{number}.norm", inputs, is_norm=True, vectors=2)
             outputs = Channels(f"stage{stage}", count)
             yield Layer(f"blocks.{number}.conv", outputs, (inputs,), 2, height * width)
             inputs, number = outputs, number + 1
@@ -301,12 +317,12 @@ def _convnext(
             path, pixels = f"blocks.{number}", height * width
             inner = Channels(f"{path}.expand", hidden[stage] if hidden else 4 * count)
             yield Layer(f"{path}.depthwise", inputs, (), 7, pixels)
-            yield Layer(f"{path}.norm", inputs, is_norm=True)
+            yield Layer(f"{path}.norm", inputs, is_norm=True, vectors=2)
             yield Layer(f"{path}.expand", inner, (inputs,), 1, pixels)
             yield Layer(f"{path}.reduce", inputs, (inner,), 1, pixels)
             yield Layer(f"{path}.layer_scale", inputs, is_norm=True)
             number += 1
-    yield Layer("norm", inputs, is_norm=True)
+    yield Layer("norm", inputs, is_norm=True, vectors=2)
     yield Layer("dense", Channels(_OUTPUT, classes), (inputs,))
 
 
@@ -390,8 +406,8 @@ def _unet(image: tuple[int, int, int], classes: int, *, widths: Sequence[int]) -
 
 
 def _conv_norm(path: str, inputs: tuple[Channels, ...], outputs: Channels, size: int, pixels: int) -> Iterator[Layer]:
-    yield Layer(f"{path}.conv", outputs, inputs, size, pixels)
-    yield Layer(f"{path}.norm", outputs, is_norm=True)
+    yield Layer(f"{path}.conv", outputs, inputs, size, pixels, vectors=0)
+    yield Layer(f"{path}.norm", outputs, is_norm=True, vectors=2)
 
 
 _LAYERS: Mapping[str, Callable[..., Iterator[Layer]]] = {

@@ -5,6 +5,8 @@ from typing import Any, cast
 
 from compare.agreement.gates import RULES
 from compare.base.interface import INFER, TRAIN
+from compare.base.workloads import ModelSpec
+from compare.data import pruning
 from compare.results.model import SELF, Agreement, Comparison, Environment, Gate, Interval, Result, Spec
 
 DASH = "\N{EN DASH}"
@@ -22,6 +24,7 @@ def make_heading(result: Result) -> str:
     parameters = "" if spec.parameter_count is None else f"{count_noun(spec.parameter_count, 'parameter')}, "
     rounds = f"{count_noun(spec.rounds, 'round')}, " if spec.rounds else ""
     epochs = f"{count_noun(spec.epochs, 'epoch')}, " if spec.task == TRAIN else ""
+    batch = f"batch {spec.batch_size}{describe_micro_batches(spec)}{describe_pruning(spec)}{describe_devices(result)}"
     allowed = spec.pair.allowed if spec.pair else ()
     accepted = f" (accepted differences: {', '.join(allowed)})" if allowed else ""
     return (
@@ -124,7 +127,24 @@ def describe_setting(result: Result) -> str:
 
 def describe_batch(spec: Spec) -> str:
     """Return the settings beside the batch size that change a step, empty if they are the usual ones."""
-    return describe_micro_batches(spec) + (", deterministic" if spec.deterministic else "")
+    return describe_micro_batches(spec) + (", deterministic" if spec.deterministic else "") + describe_pruning(spec)
+
+
+def describe_pruning(spec: Spec) -> str:
+    """Return what pruning removed: the share of channels, and operations and parameters before and after."""
+    if spec.prune is None:
+        return ""
+    values = dict(spec.model)
+    family, pruned = str(values.pop("family")), cast("Mapping[str, Any]", values.pop("pruned"))
+    narrow = ModelSpec(family, (spec.image[0], spec.image[1], spec.image[2]), spec.classes, values, pruned=pruned)
+    full = pruning.full(narrow)
+    operations = f"{_short(pruning.count_operations(full))} to {_short(pruning.count_operations(narrow))}"
+    parameters = f"{_short(pruning.count_parameters(full))} to {_short(pruning.count_parameters(narrow))}"
+    return f", pruned by {spec.prune:.0%} ({operations} multiplications an image, {parameters} parameters)"
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e6:.3g} M" if count >= 1e6 else f"{count:,}"
 
 
 def describe_micro_batches(spec: Spec) -> str:

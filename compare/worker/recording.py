@@ -165,7 +165,7 @@ def check_pruning(backend: Backend, spec: RunSpec) -> PruningCheck:
     relative, as Euclidean norms.
     """
     session, cut, batches, images = _prepare(backend, spec, 1)
-    workload, shapes = descriptions.of(spec), session.signature()
+    workload, shapes = descriptions.read_workload(spec), session.signature()
     whole = pruning.full_shapes(workload.model, shapes)
     pruned = _forward(session, cut, batches[0], images)
     values = weights.randomise(whole, spec.seed)
@@ -195,7 +195,7 @@ def _prepare(backend: Backend, spec: RunSpec, steps: int) -> tuple[Session, Arra
 
 
 def _randomise(session: Session, spec: RunSpec) -> Arrays:
-    model = descriptions.of(spec).model
+    model = descriptions.read_workload(spec).model
     return pruning.fill(model, session.signature(), lambda shapes: weights.randomise(shapes, spec.seed))
 
 

@@ -32,7 +32,9 @@ def make_initial_weights(session: Session, spec: RunSpec) -> Arrays:
     if spec.weights is not None:
         return weights.load(spec.weights)
     shapes = session.signature()
-    return pruning.fill(descriptions.of(spec).model, shapes, lambda shapes: weights.initialise(shapes, spec.seed))
+    return pruning.fill(
+        descriptions.read_workload(spec).model, shapes, lambda shapes: weights.initialise(shapes, spec.seed)
+    )
 
 
 def train(

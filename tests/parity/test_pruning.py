@@ -99,4 +99,4 @@ def test_both_backends_get_the_same_weights():
     ]
     for name, array in sides[0].items():
         assert np.array_equal(array, sides[1][name]), name
-    assert descriptions.described(workload)["model"]["pruned"]["score"] == "batch-norm"
+    assert descriptions.describe_arithmetic(workload)["model"]["pruned"]["score"] == "batch-norm"
