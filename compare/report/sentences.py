@@ -24,12 +24,11 @@ def make_heading(result: Result) -> str:
     parameters = "" if spec.parameter_count is None else f"{count_noun(spec.parameter_count, 'parameter')}, "
     rounds = f"{count_noun(spec.rounds, 'round')}, " if spec.rounds else ""
     epochs = f"{count_noun(spec.epochs, 'epoch')}, " if spec.task == TRAIN else ""
-    batch = f"batch {spec.batch_size}{describe_micro_batches(spec)}{describe_pruning(spec)}{describe_devices(result)}"
     allowed = spec.pair.allowed if spec.pair else ()
     accepted = f" (accepted differences: {', '.join(allowed)})" if allowed else ""
     return (
         f"{spec.workload}{accepted} {_DONE[spec.task]} {describe_device(result)} in {spec.precision}: "
-        f"{describe_batches(result)}, {epochs}{rounds}seed {spec.seed}; "
+        f"{describe_batches(result)}{describe_pruning(spec)}, {epochs}{rounds}seed {spec.seed}; "
         f"{parameters}{_describe_inputs(spec)}, "
         f"data {spec.data_source}"
     )
