@@ -14,10 +14,10 @@ from compare.base import output
 from compare.base.interruptions import ENDING, REPORTED
 from compare.cli import exit_codes, pair_options
 from compare.cli.command_line import takes_options, to_path
-from compare.report import columns
+from compare.report import columns, terminal
 from compare.report.sentences import make_plain, make_printable
 from compare.studies import campaign as campaigns
-from compare.studies import campaign_file, estimate
+from compare.studies import campaign_file, campaign_report, estimate
 from compare.studies.campaign_file import Campaign, CampaignCell
 from compare.studies.cell_store import FAILED, PENDING, REFUSED, UNDECIDED, CellState, CellStore
 from compare.studies.cells import find_place_here
@@ -88,10 +88,11 @@ def campaign(
         )
         interruption.add_note(REPORTED)
         raise
+    pages = campaign_report.write(whole, list(states.values()), folder)
     if as_json:
         _print_json(campaigns.to_json(whole, states, folder, study.command))
     else:
-        _show_end(states, path)
+        _show_end(states, [path, *pages])
     raise typer.Exit(_exit_code([states[each.cell.name] for each in chosen], undecided))
 
 
@@ -122,7 +123,7 @@ def _show_plan(states: Mapping[str, CellState], chosen: Sequence[CampaignCell]) 
         typer.echo("failed cells are kept too; --redo failed runs them again")
 
 
-def _show_end(states: Mapping[str, CellState], path: Path) -> None:
+def _show_end(states: Mapping[str, CellState], paths: Sequence[Path]) -> None:
     console = Console()
     console.width = max(console.width, _LEAST_WIDTH)
     typer.echo("")
@@ -130,7 +131,12 @@ def _show_end(states: Mapping[str, CellState], path: Path) -> None:
     if unlike := campaigns.describe_places(states.values()):
         console.print()
         console.print(Text(make_plain(unlike)))
-    typer.echo(f"\n{campaigns.count_states(states.values())}\ncampaign file: {path}")
+    if results := [result for state in states.values() if (result := state.result) is not None]:
+        console.print()
+        terminal.render_summary(results, console)
+    typer.echo(f"\n{campaigns.count_states(states.values())}")
+    for path in paths:
+        typer.echo(f"campaign file: {path}")
 
 
 def _print_json(value: Mapping[str, Any]) -> None:

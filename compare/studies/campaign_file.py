@@ -242,8 +242,11 @@ def _merge(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
 
 
 def _to_setting(name: str, value: Any) -> Any:
-    """Return a value of TOML as the option takes it: a path as text, the path of a map of weights as a path."""
-    return Path(value) if name == "weights_map" and isinstance(value, str) else value
+    """Return a value of TOML as the option takes it. A single text stands for a list where the command line repeats."""
+    if name == "weights_map" and isinstance(value, str):
+        return Path(value)
+    repeats = name in COMMAND_LINE and COMMAND_LINE[name].kind.read_as is list
+    return [value] if repeats and isinstance(value, str) else value
 
 
 def _to_settings(words: Mapping[str, Any], make_pair: MakePair) -> Settings:

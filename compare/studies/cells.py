@@ -78,7 +78,7 @@ class Cell:
         Raises:
             Refused: the comparison cannot be done here.
         """
-        return _list_facts(self.check())
+        return json.loads(json.dumps(_list_facts(self.check())))  # tuples become lists, as in the store
 
     @cached_property
     def key(self) -> str:

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,12 @@ from compare.base.interface import Refused
 from compare.cli import app, pair_options
 from compare.execution import execute
 from compare.results import model, result_file
-from compare.studies import campaign_file, estimate
+from compare.studies import campaign_file, campaign_report, estimate
 from compare.studies.campaign_file import Campaign
 from compare.studies.cell_store import CellState, CellStore
 from compare.studies.cells import Place
 from tests.fakebackend import plans
-from tests.unit import programs, result_factory
+from tests.unit import markup, programs, result_factory
 from tests.unit.programs import Program
 
 SMALL = """
@@ -65,7 +66,7 @@ FAULTS = [
     ("[grid\n", "is no valid TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
     ("[defaults]\nseed = 1\n", "line 1: names no comparison; allowed: [grid] with lists, or [[comparison]]"),
     ("[[comparison]]\nrounds = 3\nquick = true\n", "line 1: rounds and quick exclude each other"),
-    ("[[comparison]]\njax = 'a.py:f'\n", "line 1: jax: a pair of your own needs torch, image, classes as well"),
+    ("[[comparison]]\njax = 'a.py:f'\n", "line 1: jax: a pair of your own needs image, classes as well"),
     ("[[comparison]]\nworkload = 'resnet'\n", "line 1: resnet: unknown workload 'resnet'"),
     ("[[comparison]]\nprecision = 'tf32'\ndevice = 'cpu'\n", "line 1: tf32, cpu: --precision tf32 needs"),
     ("[grid]\nout = ['x']\n", "line 2: unknown key 'out' in [grid]"),
@@ -125,6 +126,7 @@ def test_what_a_cell_says_replaces_defaults_that_exclude_it(tmp_path: Path) -> N
 
 
 def test_a_campaign_runs_keeps_fails_and_goes_on(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_report, "write", lambda *_: [])
     script = {"third": {"fault": "raise", "at": "start"}, "other": {"step_seconds": 2e-3}}
     plans.register(monkeypatch, program.folder.parent / "logs", script)
     text = SMALL + "[grid]\nseed = [0, 1]\nprecision = ['float32', 'tf32']\n"
@@ -175,6 +177,51 @@ def test_a_campaign_runs_keeps_fails_and_goes_on(program: Program, monkeypatch: 
     assert [cell["status"] for cell in json.loads(out)["cells"]] == ["done", "pending", "done", "pending", "failed"]
 
 
+PAGES = ["report.html", "report.md", "report.tex", "summary.pdf", "summary.png", "summary.svg"]
+
+
+def test_the_report_of_kept_cells_is_that_of_the_run_which_made_them(program: Program) -> None:
+    (program.folder / "c.toml").write_text(SMALL + "[grid]\nseed = [0, 1]\n")
+    code, out, _ = program.run("campaign", "c.toml", "--store", "store", "--out", "first")
+    assert code == 0
+    assert "  other  1.000  1.000  " in out
+    assert program.run("campaign", "c.toml", "--store", "store", "--out", "second")[0] == 0
+    first, second = (program.folder / name for name in ("first", "second"))
+    for name in [*PAGES, "cells/seed-0/result.json", "cells/seed-1/result.json"]:
+        assert (first / name).read_bytes() == (second / name).read_bytes()
+    cells = [json.loads((folder / "campaign.json").read_text())["cells"] for folder in (first, second)]
+    assert cells[0] == cells[1]
+    page = markup.check_page((first / "report.html").read_text())
+    assert next(words for level, words in page.headings if level == 2) == "All cells"
+    assert sum(level == 2 for level, _ in page.headings) == 3
+    tables = markup.check_latex((first / "report.tex").read_text())
+    assert list(tables) == ["samestep-campaign-cells", "samestep-campaign-summary", "samestep-campaign-matrix"]
+    markup.check_markdown((first / "report.md").read_text())
+    code, out, error = program.run("verify", "first/small.zip")
+    assert (code, error, out.count("report.txt follows from the result")) == (0, "", 2)
+
+
+def test_cells_of_unlike_machines_are_said_not_to_be_compared(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    campaign = read(SMALL + "[grid]\nseed = [0, 1]\n", tmp_path)
+    data = json.dumps(result_factory.complete(result_factory.make_result())).encode()
+    places = [Place(name, {"cpu": name, "cores": 2}) for name in ("A CPU", "Another CPU")]
+    states = [
+        CellState(each.cell, "done", None, data, place, 3.0) for each, place in zip(campaign.cells, places, strict=True)
+    ]
+    report = campaign_report.make_report(campaign, states, is_full=False)
+    assert report.overview is not None
+    assert report.overview.lines == [
+        "cells ran on unlike machines, and their times must not be compared with each other: A CPU, 2 cores: seed 0; "
+        "Another CPU, 2 cores: seed 1."
+    ]
+    assert [row[-1] for row in report.overview.tables[0].rows] == ["A CPU, 2 cores", "Another CPU, 2 cores"]
+    alike = campaign_report.make_report(campaign, [states[0], replace(states[1], place=places[0])], is_full=False)
+    assert alike.overview is not None
+    assert not alike.overview.lines
+
+
 def test_unknown_cells_are_refused(program: Program) -> None:
     (program.folder / "c.toml").write_text(SMALL + "[grid]\nseed = [0]\n")
     code, _, error = program.run("campaign", "c.toml", "--only", "seed 9")
@@ -183,6 +230,7 @@ def test_unknown_cells_are_refused(program: Program) -> None:
 
 
 def test_undecided_cells_end_as_the_option_says(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign_report, "write", lambda *_: [])
     plans.register(monkeypatch, program.folder.parent / "logs", {"other": {"launch_noise": 0.2}})
     (program.folder / "c.toml").write_text(SMALL + "margin = 0.5\n[grid]\nseed = [0]\n")
     assert program.run("campaign", "c.toml", "--store", "store", "--undecided", "fail")[0] == 4
@@ -206,6 +254,7 @@ def _run_stub(folder: Path, argv: list[str]) -> None:
         return typed, result_file.write(typed, plan.out), None
 
     execute.execute_until_interrupted = stub
+    campaign_report.write = lambda *_: []  # drawing takes longer than all cells
     sys.argv = argv
     app.main()
 

@@ -166,6 +166,7 @@ def test_a_cell_of_another_machine_counts_only_where_the_study_takes_it(
     monkeypatch.setattr("compare.studies.cell_store.find_place_here", lambda device: elsewhere)
     (kept,) = Study([make_cell()], store, []).find_states()
     assert (kept.status, kept.place) == ("done", first.place)
+    assert json.loads(json.dumps(kept.cell.facts)) == kept.cell.facts
     assert Study([make_cell()], store, [], anywhere=False).find_states()[0].status == "pending"
 
 
