@@ -89,6 +89,8 @@ def to_settings(words: Mapping[str, Any]) -> dict[str, Any]:
             flags[key].append(option.flag)
     if len(flags["rounds"]) > 1:
         raise Refused(f"{' and '.join(flags['rounds'])} exclude each other; allowed: one of --rounds, --quick, --paper")
+    if len(flags["cold_compile"]) > 1:
+        raise Refused(f"{' and '.join(flags['cold_compile'])} exclude each other; allowed: one of them")
     if pair:
         if "workload" in settings:
             raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
@@ -102,7 +104,7 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
     annotation: Any = kind | None
     info: dict[str, Any] = {"help": option.help_in(command), "metavar": option.metavar or None, "show_default": False}
     if kind is bool:
-        annotation, default, info = bool, False, {"help": info["help"]}
+        annotation, default, info = bool, False, {"help": info["help"], "hidden": option.is_hidden}
     elif kind is list:
         annotation = list[str] | None
     elif kind is Path:

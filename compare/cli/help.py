@@ -62,7 +62,7 @@ def make_rows(command: Any) -> list[HelpRow]:
     defined = {option.name: option for option in options.list_options(command.name or "")}
     page: list[HelpRow] = []
     for parameter in command.params:
-        if parameter.name == "help":
+        if parameter.name == "help" or getattr(parameter, "hidden", False):
             continue
         is_argument = parameter.param_type_name == "argument"
         flag = "" if is_argument else parameter.opts[0]

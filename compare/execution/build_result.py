@@ -97,8 +97,7 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
 
 
 def _contender(plan: Plan, state: RunState, run: ContenderRun) -> Contender:
-    # Without a cold compilation, programs are shared and others run beside, so these times mean nothing.
-    times = run.warm_up if plan.cold_compile else None
+    times = run.cold
     return Contender(
         name=run.contender.name,
         backend=run.contender.backend,
@@ -111,6 +110,8 @@ def _contender(plan: Plan, state: RunState, run: ContenderRun) -> Contender:
         versions=run.versions,
         kernel_search=_kernel_search(plan, run),
         compile_seconds=times and times.compile_seconds,
+        compile_measured=times and times.measured,
+        compile_reason=run.cold_reason,
         cached_compile_seconds=median(run.cached_compile_seconds) if run.cached_compile_seconds else None,
         first_step_seconds=times and times.first_step_seconds,
         warmup_seconds=times and times.warmup_seconds,
@@ -125,6 +126,7 @@ def _contender(plan: Plan, state: RunState, run: ContenderRun) -> Contender:
         latency={str(size): _latency(plan, state, run, size) for size in plan.batch_sizes}
         if plan.batch_sizes
         else None,
+        program_kept=run.program_kept and Kept(key=run.program_kept.key, created=run.program_kept.created),
     )
 
 

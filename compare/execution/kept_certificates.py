@@ -5,32 +5,22 @@ variables, machine, data and the specs of both sides. What both sides report aft
 """
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
-import os
-import platform
-import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from compare.agreement import effective_settings
 from compare.agreement.certificate import Certificate
-from compare.base import descriptions, strict_json
-from compare.base.commands import UserFiles
+from compare.base import strict_json
 from compare.base.interface import INFER, TRAIN, Refused
-from compare.base.workloads import PAIR
 from compare.data import dataset_file
+from compare.execution import store_keys
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
-from compare.machine import cpu, environment, nvml
-from compare.settings.plan import Plan
 from compare.store import private_folder
 from compare.store.entries import Entry, Store
-from compare.user_models.match_report import Pairing
 
 KIND = "certificates"
 """The kind of these entries in the store."""
@@ -38,9 +28,6 @@ KIND = "certificates"
 _FILE = "certificate.json"
 _NEEDED = {TRAIN: {"semantic", "scaling", "update"}, INFER: {"semantic", "scaling"}}
 _JUDGED_ANEW = {"settings", "resources"}
-_SOURCES = (".py", ".json")
-_PREFIXES = (*environment.PREFIXES, "PYTHON", "LD_", "DYLD_", "TRITON_", "CC", "CXX", "SAMESTEP_")
-"""The beginnings of the names of variables that may change what a child computes."""
 
 
 @dataclass
@@ -66,7 +53,7 @@ class KeptCertificates:
         plan = launcher.plan
         if not plan.agreement:
             return cls(None, {})
-        if reason := explain_unknown_facts(plan, state.pairing):
+        if reason := store_keys.explain_unknown_facts(plan, state.pairing):
             return cls(None, {}, reason)
         try:
             kept = cls(
@@ -124,42 +111,16 @@ class KeptCertificates:
         store.add(KIND, self.facts[name], lambda folder: _write_json(folder / _FILE, value), what)
 
 
-def explain_unknown_facts(plan: Plan, pairing: Pairing | None) -> str | None:
-    """Return why samestep cannot know everything that decides this plan's certificates, or None if it can."""
-    if plan.workload.model.family == PAIR:
-        code = dict[str, UserFiles]() if pairing is None else pairing.code
-        if unknown := next((files.unknown for files in code.values() if files.unknown), None):
-            return unknown
-        if not code or plan.weights is None:
-            return "the files of your own models are not known"
-    if plan.cluster.count > 1:
-        return "samestep does not know the software of the other machines"
-    for contender in plan.contenders:
-        if not find_sources(contender.package):
-            return f"the sources of backend {contender.backend} are not in files"
-    return None
-
-
 def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: int) -> dict[str, Any]:
     """Return everything that decides the certificate of a contender with the baseline, as JSON types.
 
     `steps` are the steps of the gate `update`.
     """
     plan, pairing, sides = launcher.plan, state.pairing, (state.baseline, run)
-    gpus = nvml.describe() if plan.device == "cuda" else {}
-    packages = {"compare", *(side.contender.package for side in sides)}
     return {
-        "sources": {package: hash_files(find_sources(package)) for package in sorted(packages)},
-        "python": [sys.version, sys.executable],
-        "distributions": dict(_list_distributions()),
-        "machine": [platform.machine(), *platform.libc_ver(), environment.read_cpu_model(), cpu.count_usable_cores()],
-        "gpus": [gpu["name"] for gpu in gpus.get("gpus", ())],
-        "driver": [gpus.get("driver"), gpus.get("cuda_driver")],
-        "variables": _hash_variables(os.environ),
-        "workload": descriptions.to_json(plan.workload),
+        **store_keys.list_shared_facts(plan, pairing, *sides),
         "data": dataset_file.compute_sha256(plan.dataset),
         "weights": None if plan.weights is None else hashlib.sha256(Path(plan.weights).read_bytes()).hexdigest(),
-        "code": {} if pairing is None else strict_json.encode(pairing.code),
         "pair": None if pairing is None else pairing.to_json(),
         "devices": plan.devices,
         "steps": steps,
@@ -174,49 +135,6 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: in
             for side in sides
         ],
     }
-
-
-def _hash_variables(variables: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the variables that may decide a certificate. Their values may be secrets."""
-    deciding = sorted((name, value) for name, value in variables.items() if name.startswith(_PREFIXES))
-    return hashlib.sha256(json.dumps(deciding).encode()).hexdigest()
-
-
-def hash_files(paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of the names and contents of files."""
-    digest = hashlib.sha256()
-    for path in sorted(paths):
-        content = path.read_bytes()
-        digest.update(f"{path}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
-
-
-def find_sources(package: str) -> list[Path]:
-    """Return the source files of a backend or of samestep, without importing it. Return none if there are none.
-
-    A package may import others of its outermost package, so their files count too.
-    """
-    found = importlib.util.find_spec(package.partition(".")[0])
-    if found is None:
-        return []
-    if found.submodule_search_locations is None:
-        return [Path(found.origin)] if found.has_location and found.origin else []
-    folders = map(Path, found.submodule_search_locations)
-    return [path for folder in folders for path in folder.rglob("*") if path.suffix in _SOURCES and path.is_file()]
-
-
-@cache
-def _list_distributions() -> tuple[tuple[str, tuple[str, str]], ...]:
-    """Return the name of every installed distribution, with its version and the SHA-256 of its list of files.
-
-    The list has a digest of each file, so it tells two builds of one version apart.
-    """
-    found = dict[str, tuple[str, str]]()
-    for each in importlib.metadata.distributions():
-        listed = each.read_text("RECORD") or ""
-        found.setdefault(each.name, (each.version, hashlib.sha256(listed.encode()).hexdigest()))
-    return tuple(sorted(found.items()))
 
 
 def _list_reports(*sides: ContenderRun) -> list[Any]:

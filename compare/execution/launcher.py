@@ -229,7 +229,7 @@ class Launcher:
             added |= variables.make_explained_environment(backend, added, self.plan.device, captured=captured)
         if beside:
             added |= variables.make_thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
-        kept = programs.find_folder(self.scratch / "cache-kept")
+        kept = programs.find_folder(self.scratch / "cache-kept", self.plan.store)
         folder = kept if cache is None else self.scratch / cache
         own = added | variables.make_cache_environment(backend, folder, kept)
         own |= variables.make_temporary_environment(self.scratch)
@@ -243,22 +243,25 @@ class Launcher:
             return {}
         return process_group.make_visible_environment(range(first_gpu, first_gpu + self.devices_here(run)), os.environ)
 
+    def find_programs(self, run: ContenderRun) -> Path:
+        """Return the folder of a contender's compiled programs, in which its children look."""
+        return self.scratch / f"cache-{run.contender.name}"
+
     def _choose_cache(self, run: ContenderRun, purpose: str) -> str | None:
         """Return the name of the folder for compiled programs, or None for the user's own cache.
 
-        Certificates and explanations of captured steps report no compile time, so they use the user's own cache and
-        keep programs from run to run. The training run compiles into an empty cache, and later phases find its programs
-        there. Without `--cold-compile`, the contenders of a framework share a cache. A contender that compiles in every
-        round has a new one.
+        Certificates and explanations of captured steps use the user's own cache, beside other work. Programs that are
+        timed have a folder for each contender, so that a search for kernels is its own. A contender that compiles in
+        every round has a new one.
         """
         if purpose in ("matching", "certificate", *EXPLAINED):
             return None
-        contender = run.contender
         if purpose != "round" or not self.compiles_every_round(run):
-            return f"cache-{contender.name if self.plan.cold_compile else contender.backend}"
-        for old in self.scratch.glob(f"cache-*-{glob.escape(contender.name)}"):
+            return self.find_programs(run).name
+        name = run.contender.name
+        for old in self.scratch.glob(f"cache-*-{glob.escape(name)}"):
             shutil.rmtree(old, ignore_errors=True)
-        return f"cache-{next(_NUMBERS)}-{contender.name}"
+        return f"cache-{next(_NUMBERS)}-{name}"
 
 
 def _key(run: ContenderRun, environment: Mapping[str, str]) -> Hashable:

@@ -36,6 +36,7 @@ from compare.execution import (
 from compare.execution.certificate_cases import Evidence
 from compare.execution.jobs import Call, Job, Queue
 from compare.execution.kept_certificates import KeptCertificates
+from compare.execution.kept_programs import KeptPrograms
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.timed_block import BLOCK_SECONDS
@@ -53,8 +54,10 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     with _begin(plan, progress) as (launcher, state):
         rounds.start_ahead(launcher, state, _count_children_before_rounds(launcher))
         steps = updates.count_steps(launcher, state.runs)
-        kept = KeptCertificates.find(launcher, state, steps)
+        kept, compiled = KeptCertificates.find(launcher, state, steps), KeptPrograms.find(launcher, state)
         training = _train(launcher, state, progress, kept, steps)
+        compiled.note_times(state)
+        compiled.add(state)
         if launcher.plan.agreement:
             training += updates.make_missing_queues(launcher, state, steps, training)
             cases = (certificate_cases.make_native_case(launcher.plan),)
@@ -66,6 +69,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
             kept.add(state)
         elif training:
             jobs.run_jobs(launcher, training, partial(progress, "train"))
+        compiled.add(state)
         (request_usage if plan.task == INFER else usage).measure(launcher, state, progress)
         explanation.measure(launcher, state, progress)
         _time(launcher, state, progress, signals)
@@ -112,7 +116,7 @@ def describe_model(plan: Plan) -> ModelInfo | None:
 def _scratch(plan: Plan) -> Generator[Path]:
     """Make a scratch folder that holds the plan's dataset."""
     with scratch.open_folder() as folder:
-        programs.find_folder(folder)  # refused before the run, if another user can change it
+        programs.find_folder(folder, plan.store)  # refused before the run, if another user can change it
         dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
         yield folder
 
@@ -200,8 +204,12 @@ def _train(launcher: Launcher, state: RunState, progress: Progress, kept: KeptCe
 
 
 def _first_steps_queue(launcher: Launcher, run: ContenderRun) -> Queue:
-    """Return a contender's first steps as a job, which runs alone if its search for kernels decides for all rounds."""
-    alone = launcher.plan.keeps_search(run.contender)
+    """Return a contender's first steps as a job, which runs alone if its search for kernels decides for all rounds.
+
+    A kept program needs no search.
+    """
+    alone = launcher.plan.keeps_search(run.contender) and run.program_kept is None
+    run.has_compiled_alone = alone
     return Queue(run, [Job("training", _first_steps(launcher, run), alone=alone)], most=1, purpose="training")
 
 

@@ -66,6 +66,10 @@ class ContenderRun:
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
     variables: dict[str, str] = field(default_factory=dict[str, str])
     warm_up: WarmUpTimes | None = None
+    has_compiled_alone: bool = True
+    cold: "ColdCompile | None" = None
+    cold_reason: str | None = None
+    program_kept: "KeptProgram | None" = None
     held_bytes: int = 0
     training: TrainingResult | None = None
     update: Updates | None = None
@@ -97,6 +101,25 @@ class ContenderRun:
             action()
         except ContenderFailed as failure:
             self.fail(failure, purpose)
+
+
+@dataclass(frozen=True)
+class ColdCompile:
+    """The times of a start from an empty cache, alone. `measured` is the date of an earlier run, None for this one."""
+
+    compile_seconds: float
+    first_step_seconds: float
+    warmup_seconds: float
+    steady: bool
+    measured: str | None = None
+
+
+@dataclass(frozen=True)
+class KeptProgram:
+    """The compiled programs of an earlier run: the key of their entry in the store, and when they were compiled."""
+
+    key: str
+    created: str
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from compare.machine import variables
 from compare.machine.memory import DEFINITIONS
-from compare.report.sentences import DASH, format_percent
+from compare.report.sentences import DASH, format_percent, make_printable
 from compare.results.model import Contender, Latency, Training
 
 STEP_TIME = (
@@ -138,7 +138,7 @@ def list_remarks(contenders: Contenders) -> Iterator[str]:
     """Yield what a reader of the rows must know.
 
     These are failures, flags that others override, step times that never settled, how energy was measured, kernels
-    that were searched for once, and unequal numbers of threads.
+    that were searched for once, what earlier runs have compiled or measured, and unequal numbers of threads.
     """
     for contender in contenders:
         name = contender.name
@@ -156,6 +156,7 @@ def list_remarks(contenders: Contenders) -> Iterator[str]:
     once = [each.name for each in contenders if has_one_search(each.kernel_search, each.step_seconds is not None)]
     if once:
         yield f"{', '.join(once)}: {ONE_SEARCH}"
+    yield from _remark_earlier_runs(contenders)
     settings = {each.name: each.settings for each in contenders if each.settings.get("devices", 1) == 1}
     threads = {name: count for name, each in settings.items() if isinstance(count := each.get("threads"), int)}
     if len(set(threads.values())) > 1:
@@ -171,6 +172,19 @@ def _explain_requests(contender: Contender) -> Iterator[str]:
                 reasons.setdefault(f"{figure.replace('_', ' ')}: {reason}", []).append(size)
     for reason, sizes in reasons.items():
         yield f"{contender.name}, batch {', '.join(sizes)}: no {reason}"
+
+
+def _remark_earlier_runs(contenders: Contenders) -> Iterator[str]:
+    """Yield which programs and compile times come from an earlier run, and why a compile time is missing."""
+    for contender in contenders:
+        name, kept = contender.name, contender.program_kept
+        if kept is not None:
+            key = make_printable(kept.key)[:12]
+            yield f"{name}: its programs were compiled on {make_printable(kept.created)} (key {key})"
+        if contender.compile_measured is not None:
+            yield f"{name}: its compile time was measured on {make_printable(contender.compile_measured)}"
+        elif contender.compile_seconds is None and contender.compile_reason is not None:
+            yield f"{name}: no compile time: {make_printable(contender.compile_reason)}"
 
 
 def explain_absent_memory(contenders: Contenders) -> Iterator[str]:

@@ -228,6 +228,14 @@ class Training(JsonObject):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Kept(JsonObject):
+    """Where something of an earlier run was kept: its key in the store, and the date when it was made."""
+
+    key: str
+    created: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Contender(JsonObject):
     """The figures of one contender. A figure is None if its phase was skipped or not reached."""
 
@@ -254,6 +262,9 @@ class Contender(JsonObject):
     communication: Communication | None
     training: Training | None
     latency: Mapping[str, Latency] | None = None
+    compile_measured: str | None = None
+    compile_reason: str | None = None
+    program_kept: Kept | None = None
 
     @property
     def samples(self) -> tuple[tuple[float, ...], ...]:
@@ -302,14 +313,6 @@ class TensorEvidence(JsonObject):
     noise: float | None
     baseline_error: float | None
     contender_error: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kept(JsonObject):
-    """Where a certificate of an earlier run was kept: its key, and the date when it was made."""
-
-    key: str
-    created: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,6 +86,7 @@ class Option:
         default_text: the default in words.
         example: how a user writes it.
         rank: its place among the most used options, from 1; 0 for all others.
+        is_hidden: whether help and docs leave it out, because it is accepted but does nothing any more.
         in_python: whether `compare.run`, `compare.certify` and the pytest marker take it too.
         sets: settings that the flag stands for.
         spec_key: its key in the result's `spec`; None if `spec` does not have it.
@@ -107,6 +108,7 @@ class Option:
     default_text: str = ""
     example: str = ""
     rank: int = 0
+    is_hidden: bool = False
     in_python: bool = True
     sets: Mapping[str, Any] = field(default_factory=dict[str, Any])
     spec_key: str | None = None
@@ -336,11 +338,10 @@ class RunSettings:
         spec_key="energy_requested",
     )
     cold_compile: bool = _option(
-        True,
+        False,
         Switch(),
-        "Do not measure compile time, which takes minutes.",
+        "Compile anew and measure compile time.",
         commands=(_COMPARE, _SCALE),
-        turns_off=True,
         spec_key="cold_compile_requested",
     )
     search_anew: bool = _option(
@@ -571,6 +572,14 @@ class CommandLine:
         helps={_SCALE: "Exactly 5 rounds."},
     )
     paper: bool = _option(False, Switch(), "Exactly 20 rounds.", commands=(_COMPARE, _SCALE), sets={"rounds": 20})
+    skip_cold_compile: bool = _option(
+        False,
+        Switch(),
+        "The default.",
+        commands=(_COMPARE, _SCALE),
+        sets={"cold_compile": False},
+        is_hidden=True,
+    )
     jax: str | None = _option(
         None,
         Text(),

@@ -20,7 +20,7 @@ from compare.base import descriptions, early_stopping
 from compare.base.interface import Refused
 from compare.base.workloads import PAIR
 from compare.data import dataset_file, datasets
-from compare.execution import kept_certificates
+from compare.execution import store_keys
 from compare.machine import environment
 from compare.results.model import Environment
 from compare.settings import options, plan
@@ -153,14 +153,14 @@ def _list_facts(checked: Plan) -> dict[str, Any]:
 @cache
 def _hash_samestep() -> str:
     folder = Path(__file__).resolve().parents[1]
-    return kept_certificates.hash_files(
+    return store_keys.hash_files(
         path for name in _MEASURING for path in (folder / name).rglob("*") if path.suffix in (".py", ".json")
     )
 
 
 @cache
 def _hash_package(package: str) -> str:
-    return kept_certificates.hash_files(kept_certificates.find_sources(package))
+    return store_keys.hash_files(store_keys.find_sources(package))
 
 
 def _hash_variables() -> str:

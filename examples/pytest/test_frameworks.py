@@ -22,4 +22,4 @@ def test_jax_keeps_up(samestep):
 @pytest.mark.samestep(**COMPARISON)
 def test_training_step(contender):
     """Name the comparison in the marker, and get a row of pytest-benchmark's table for each contender."""
-    assert contender.compile_seconds < 60
+    assert contender.compile_seconds is None or contender.compile_seconds < 60  # None: an earlier run has compiled it

@@ -102,6 +102,14 @@ class Script:
         if here and self.has(self.behaviour.fault) and self.behaviour.fault in self._FAULTS:
             self._FAULTS[self.behaviour.fault](self)
 
+    def compile(self, program: str) -> None:
+        """Find a program in the cache of compiled programs, or leave it there. Say in a log of its own which."""
+        if cache := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
+            path = Path(cache, f"{self.name}-{program}")
+            self._log("programs", f"{self.name} {'loads' if path.exists() else 'compiles'} {program}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("code")
+
     def hold(self, images: int, limit_bytes: int | None) -> None:
         """Take the memory of a step on that many images."""
         script = self.behaviour

@@ -83,6 +83,8 @@ class FakeSession:
     def run(self, steps: int) -> None:
         self._script.at("run")
         self._script.hold(self._spec.batch_size, self._spec.memory_limit_bytes)
+        if not self._age:
+            self._script.compile(f"{self._spec.precision}-{self._spec.batch_size}")
         self._queued += steps
         self._script.advance(_DISPATCH * steps * self._slowdown)
 

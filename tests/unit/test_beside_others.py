@@ -108,7 +108,7 @@ def test_training_beside_others_finds_what_training_alone_finds(
 def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
-    cold = stage.run("fake", "other", "third", agreement=False)
+    cold = stage.run("fake", "other", "third", agreement=False, cold_compile=True)
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
     monkeypatch.setattr("compare.settings.tunings.keeps_search", lambda backend, *_: backend == "other")
     events, threads, begin, close = list[str](), list[str | None](), Child.__init__, Child.close
@@ -124,7 +124,7 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
 
     monkeypatch.setattr(Child, "__init__", begun)
     monkeypatch.setattr(Child, "close", closed)
-    shared = stage.run("fake", "other", "third", agreement=False, cold_compile=False)
+    shared = stage.run("fake", "other", "third", agreement=False)
     if beside:  # what keeps the kernels that a search has chosen, by itself
         assert events[:4] == ["other begun", "other closed", "fake begun", "third begun"]
     else:  # they start side by side, and take turns
@@ -134,10 +134,12 @@ def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
     assert (cold["spec"]["cold_compile_requested"], shared["spec"]["cold_compile_requested"]) == (True, False)
     for figure in ("compile_seconds", "first_step_seconds", "warmup_seconds", "steady"):
         assert all(each[figure] is not None for each in cold["contenders"])
-        assert all(each[figure] is None for each in shared["contenders"])
+        assert [each[figure] is None for each in shared["contenders"]] == [beside, False, beside]
+    assert [each.get("compile_reason") is None for each in shared["contenders"]] == [not beside, True, not beside]
     assert all(each["cached_compile_seconds"] is not None for each in shared["contenders"])
-    labels = [measurements.make_rows(each.contenders, each.confidence)[0][0] for each in map(typed, (cold, shared))]
-    assert labels == ["compile (s)", "compile, from cache (s)"]
+    alone = [each for each in typed(shared).contenders if each.compile_seconds is None]
+    labels = [measurements.make_rows(each, 0.95)[0][0] for each in (typed(cold).contenders, alone) if each]
+    assert labels == ["compile (s)", "compile, from cache (s)"][: 1 + beside]
 
 
 @pytest.mark.parametrize("anew", [True, False])
@@ -164,7 +166,7 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
     monkeypatch.setattr(Child, "send", sent)
     result = stage.run("fake", "other", "third", agreement=False, search_anew=anew, rounds=3)
     rounds = {name: folders[-3:] for name, folders in caches.items()}
-    assert [len({*folders}) for folders in rounds.values()] == [1, 3 if anew else 1, 1]
+    assert [len({*rounds[name]}) for name in ("fake", "other", "third")] == [1, 3 if anew else 1, 1]
     assert (rounds["other"][0] in caches["other"][:-3]) != anew  # where it was trained
     assert max(kept) == anew  # a round's is gone when the next begins
     # Two may load side by side in later rounds, and then begin with a block; one that compiles never does.

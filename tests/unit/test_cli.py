@@ -213,9 +213,9 @@ def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_as
         raise SystemExit(0)
 
     monkeypatch.setattr(f"{where}.make", made)
-    for more in ([], ["--skip-cold-compile"], ["--search-anew"], ["--paper"], ["--quick"]):
+    for more in ([], ["--skip-cold-compile"], ["--cold-compile"], ["--search-anew"], ["--paper"], ["--quick"]):
         program.run(command, "fake", "other", *more)
-    assert asked == [(True, False), (False, False), (True, True), (True, False), (True, False)]
+    assert asked == [(False, False), (False, False), (True, False), (False, True), (False, False), (False, False)]
 
 
 def _refused(program: Program, arguments: list[str], said: str, command: str = "compare") -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from compare.base.commands import UserFiles
 from compare.base.workloads import PAIR
-from compare.execution import kept_certificates, phases
+from compare.execution import kept_certificates, phases, store_keys
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import RunState
 from compare.report import sentences
 from compare.results import model
 from compare.settings.plan import Plan
-from compare.store.entries import Store, compute_key
+from compare.store.entries import Entry, Store, compute_key
 from compare.user_models.match_report import Pairing
 from compare.user_models.matching import Matching
 from tests.fakebackend import plans
@@ -36,6 +36,10 @@ def opened(stage: Stage) -> int:
     return len({pid for _, _, pid, _ in stage.calls("open")})
 
 
+def certificates(stage: Stage) -> list[Entry]:
+    return [entry for entry in Store(stage.folder / "cache" / "samestep").entries() if entry.kind == "certificates"]
+
+
 def pairs(result: Result) -> list[Any]:
     return [pair.get("kept") for pair in result["agreement"]["pairs"]]
 
@@ -51,7 +55,7 @@ def test_a_second_run_uses_the_certificate_and_starts_no_process_for_one(stage: 
     second = opened(stage) - first
     assert pairs(fresh) == [None]
     (kept,) = pairs(again)
-    (entry,) = Store(stage.folder / "cache" / "samestep").entries()
+    (entry,) = certificates(stage)
     assert kept == {"key": entry.key, "created": entry.created}
     assert names(again) == names(fresh)
     assert again["agreement"]["status"] == "pass"
@@ -68,7 +72,7 @@ def test_certify_again_replaces_the_kept_certificate(stage: Stage) -> None:
     first = opened(stage)
     assert pairs(stage.run(certify_again=True)) == [None]
     assert opened(stage) == 2 * first
-    assert len(list(Store(stage.folder / "cache" / "samestep").entries())) == 1
+    assert len(certificates(stage)) == 1
 
 
 def test_only_the_new_pair_of_a_run_is_certified(stage: Stage) -> None:
@@ -92,7 +96,7 @@ def test_a_failed_certificate_is_made_again(stage: Stage) -> None:
 
 def test_other_reports_of_the_processes_need_a_new_certificate(stage: Stage) -> None:
     stage.run()
-    (entry,) = Store(stage.folder / "cache" / "samestep").entries()
+    (entry,) = certificates(stage)
     path = entry.folder / "certificate.json"
     value = json.loads(path.read_text())
     value["reports"][1][0]["tf32"] = "another"
@@ -105,7 +109,7 @@ def test_other_reports_of_the_processes_need_a_new_certificate(stage: Stage) -> 
 
 def test_a_broken_file_is_made_again(stage: Stage) -> None:
     stage.run()
-    (entry,) = Store(stage.folder / "cache" / "samestep").entries()
+    (entry,) = certificates(stage)
     (entry.folder / "certificate.json").write_text("{")
     assert pairs(stage.run()) == [None]
     assert pairs(stage.run()) != [None]
@@ -207,7 +211,7 @@ def test_a_changed_variable_is_a_miss(facts: Facts, monkeypatch: pytest.MonkeyPa
         ("compare.machine.cpu.count_usable_cores", lambda: 77),
         ("sys.version", "3.99"),
         ("platform.libc_ver", lambda: ("glibc", "9")),
-        ("compare.execution.kept_certificates._list_distributions", lambda: (("numpy", ("9", "")),)),
+        ("compare.execution.store_keys._list_distributions", lambda: (("numpy", ("9", "")),)),
         ("compare.machine.variables.make_child_environment", lambda *_, **__: {"XLA_FLAGS": "--another"}),
     ],
 )
@@ -239,11 +243,11 @@ def test_code_with_unknown_inputs_is_not_kept(facts: Facts) -> None:
 
     def explain(unknown: str | None) -> str | None:
         pairing = Pairing({}, Matching((), ()), code={"torch": UserFiles({}, None), "jax": UserFiles({}, unknown)})
-        return kept_certificates.explain_unknown_facts(plan, pairing)
+        return store_keys.explain_unknown_facts(plan, pairing)
 
     assert explain(None) is None
     assert explain("model.py uses environ") == "model.py uses environ"
-    assert kept_certificates.explain_unknown_facts(plan, None) is not None
+    assert store_keys.explain_unknown_facts(plan, None) is not None
 
 
 @pytest.mark.parametrize("gpus", [{"gpus": [{"name": "H200"}]}, {"driver": "600"}, {"cuda_driver": "14.0"}])
@@ -261,18 +265,16 @@ def test_a_changed_source_file_is_a_miss(
     source = tmp_path / "sources" / "one.py"
     source.parent.mkdir()
     source.write_text("a = 1\n")
-    find = kept_certificates.find_sources
-    monkeypatch.setattr(
-        kept_certificates, "find_sources", lambda name: [source] if name.startswith(package) else find(name)
-    )
+    find = store_keys.find_sources
+    monkeypatch.setattr(store_keys, "find_sources", lambda name: [source] if name.startswith(package) else find(name))
     before = facts.key()
     source.write_text("a = 2\n")
     assert facts.key() != before
 
 
 def test_every_source_of_samestep_and_of_a_backend_counts() -> None:
-    found = {str(path.relative_to(plans.ROOT)) for path in kept_certificates.find_sources("compare")}
+    found = {str(path.relative_to(plans.ROOT)) for path in store_keys.find_sources("compare")}
     assert {"compare/agreement/gates.py", "compare/results/result.schema.json"} <= found
-    found = {str(path.relative_to(plans.ROOT)) for path in kept_certificates.find_sources("tests.fakebackend.other")}
+    found = {str(path.relative_to(plans.ROOT)) for path in store_keys.find_sources("tests.fakebackend.other")}
     assert "tests/fakebackend/session.py" in found
-    assert kept_certificates.find_sources("no_such_backend") == []
+    assert store_keys.find_sources("no_such_backend") == []

@@ -65,12 +65,9 @@ def test_gpus_of_one_machine_alone_compile_side_by_side(
     assert told == expected
 
 
-@pytest.mark.parametrize(("cold", "folders"), [(True, {"cache-fake", "cache-fake:stock"}), (False, {"cache-fake"})])
-def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cold: bool, folders: set[str]
-) -> None:
+def test_each_contender_has_a_cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plans.register(monkeypatch, tmp_path)
-    made = plans.make(tmp_path / "out", ("fake", "fake:stock"), cold_compile=cold)
+    made = plans.make(tmp_path / "out", ("fake", "fake:stock"))
     found = set[str]()
 
     def child(name: str, package: str, environment: dict[str, str], *_: Any) -> Any:
@@ -81,7 +78,7 @@ def test_contenders_share_a_cache_where_nobody_asks_what_an_empty_one_takes(
     launcher = Launcher(made, tmp_path)
     for contender in made.contenders:
         launcher.start(ContenderRun(contender), purpose="round")
-    assert found == folders
+    assert found == {"cache-fake", "cache-fake:stock"}
 
 
 @pytest.mark.parametrize(
