@@ -25,17 +25,30 @@ def open_worker(
     batch_size: int | None = None,
     devices: int = 1,
     batch_norm: str = "sync",
+    task: str = "train",
 ) -> Worker:
     """Return a worker with an open session. The first epoch lies on the device, and nothing has run yet."""
     workload_settings = workloads.get(workload)
     size = batch_size or workload_settings.batch_size
-    switches = tunings.resolve(backend, tuning, device, workload, precision, batch_norm)
+    switches = tunings.resolve(backend, tuning, device, workload, precision, batch_norm, task)
     os.environ |= variables.make_child_environment(backend, switches, device, False, os.environ, devices=devices)
     worker = Worker(importlib.import_module(f"{backend}backend.backend").BACKEND, perf_counter)
     scratch = tempfile.TemporaryDirectory()
     atexit.register(scratch.cleanup)  # the processes of a contender meet there while they live
     path = Path(scratch.name) / "dataset.safetensors"
     dataset_file.save(datasets.load(workload_settings, folder=None, seed=0, batch_size=size), path)
-    spec = RunSpec(workload, precision, device, size, 0, switches, 1, str(path), devices=devices, batch_norm=batch_norm)
+    spec = RunSpec(
+        workload,
+        precision,
+        device,
+        size,
+        0,
+        switches,
+        1,
+        str(path),
+        devices=devices,
+        batch_norm=batch_norm,
+        task=task,
+    )
     worker.open(spec)
     return worker

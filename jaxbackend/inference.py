@@ -13,7 +13,7 @@ from compare.base.names import join_path
 from compare.base.requests import Answers
 from compare.base.workloads import PAIR
 from jaxbackend import activations, layout, memory, models, parallel, precision, profile, resources, tuning, user_models
-from jaxbackend.only import flags, folded_arrays
+from jaxbackend.only import executables, flags, folded_arrays
 from jaxbackend.only.functional import Functional, Twin, shapes
 
 _PRODUCTS = ("convolution", "transposed-convolution", "dense")
@@ -48,6 +48,7 @@ class InferenceSession:
         self._variables: tuple[jax.Array, ...] = ()
         self._tree: Any = None
         self._programs: dict[tuple[int, ...], Program] = {}
+        self._was_there: dict[tuple[int, ...], bool] = {}
         self._pool: list[jax.Array] = []
         self._position = 0
         self._answers = Answers(np.asarray)
@@ -138,6 +139,9 @@ class InferenceSession:
 
     def program(self) -> str:
         """See `compare.base.requests.InferenceSession`."""
+        if self._knobs["exported"]:
+            was_there = self._was_there[self._pool[0].shape]
+            return f"{'loaded, and compiled before' if was_there else 'compiled anew, and kept'} by XLA"
         return "compiled by jax.jit" if self._knobs["compile"] else "run op by op"
 
     def settings(self) -> dict[str, Any]:
@@ -156,6 +160,7 @@ class InferenceSession:
             "devices": 1,
             **resources.read_settings(self._device, 1),
             "compile": compiled,
+            "exported": bool(self._was_there),
             "fold-batch-norm": bool(self._folded),
             "graph-capture": compiled and flags.captures_convolutions(self._device),
             "concurrent-kernels": compiled and flags.runs_concurrently(self._device),
@@ -199,7 +204,12 @@ class InferenceSession:
         """Return the program for images of that shape. Compiled ones do not read JAX's switches again."""
         if (program := self._programs.get(images.shape)) is None:
             with self._policy.scope():
-                program = self._lower(images).compile() if self._knobs["compile"] else self._run_op_by_op
+                if self._knobs["exported"]:
+                    program, self._was_there[images.shape] = executables.load_or_compile(
+                        self._spec, lambda: self._lower(images), (self._variables, images)
+                    )
+                else:
+                    program = self._lower(images).compile() if self._knobs["compile"] else self._run_op_by_op
             self._programs[images.shape] = program
         return program
 
@@ -215,5 +225,6 @@ class InferenceSession:
         return self._answer_and_record(variables, images)[0]
 
     def _answer_and_record(self, variables: Any, images: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
-        logits, outputs = self._model.evaluate(*jax.tree.unflatten(self._tree, variables), images)
+        parameters, buffers = jax.tree.unflatten(self._tree, variables)
+        logits, outputs = self._model.evaluate(parameters, buffers, images)
         return logits.astype(self._policy.parameter_dtype), outputs

@@ -1,7 +1,7 @@
 """One model that answers requests with PyTorch: forward passes in evaluation mode (`compare.base.requests`)."""
 
 import copy
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, 
 from compare.base.names import Names
 from compare.base.requests import Answers
 from compare.base.workloads import PAIR, ModelSpec
+from compare.data import weights
 from torchbackend import (
     activations,
     layout,
@@ -32,7 +33,7 @@ from torchbackend import (
     tuning,
     user_models,
 )
-from torchbackend.only import folded_modules, model_checks, recorded_layers
+from torchbackend.only import folded_modules, model_checks, packages, recorded_layers
 from torchbackend.only.memory_order import to_channels_last
 
 Program = Callable[[int], torch.Tensor]
@@ -67,6 +68,8 @@ class InferenceSession:
         self._leaves = layout.leaves(self._assigned, self._table)
         self._model: nn.Module | None = None
         self._programs: dict[tuple[int, ...], Callable[..., torch.Tensor]] = {}
+        self._was_there: dict[tuple[int, ...], bool] = {}
+        self._digest = ""
         self._inspected: Callable[..., Any] | None = None
         self._pool: list[torch.Tensor] = []
         self._graphs: list[tuple[torch.cuda.CUDAGraph, torch.Tensor]] = []
@@ -80,6 +83,8 @@ class InferenceSession:
     def assign(self, arrays: Arrays) -> None:
         """See `compare.base.interface.Session`."""
         layout.assign(self._leaves, arrays)
+        if self._knobs["exported"] and self._digest != (digest := weights.digest(arrays)):
+            self._digest, self._programs = digest, {}  # a package holds its weights
         prepared = self._prepare()
         if self._model is None:
             self._model = prepared
@@ -141,9 +146,7 @@ class InferenceSession:
         """See `compare.base.interface.Session`."""
         images = self._place(batch.values())
         with self._scope():
-            if self._inspected is None:
-                self._inspected = tuning.compile_step(self._answer_and_record, self._knobs)
-            logits, outputs = self._inspected(images)
+            logits, outputs = self._answer_and_record(images)
         layers = recorded_layers.find_layers(self._ready, self._recorded_table())
         neutral = recorded_layers.to_neutral(layers, outputs)
         model_checks.check_dtypes(neutral, self._policy.compute_dtype)
@@ -177,6 +180,9 @@ class InferenceSession:
 
     def program(self) -> str:
         """See `compare.base.requests.InferenceSession`."""
+        if self._knobs["exported"]:
+            was_there = self._was_there[tuple(self._pool[0].shape)]
+            return f"{'loaded, and compiled before' if was_there else 'compiled anew, and kept'} by AOTInductor"
         compiled = "compiled by torch.compile" if self._knobs["compile"] else "run op by op"
         return f"{compiled}, captured as a CUDA graph" if self._graphs else compiled
 
@@ -197,7 +203,8 @@ class InferenceSession:
             "batch_size": len(self._pool[0]),
             "batch_norm": self._spec.batch_norm,
             "devices": 1,
-            "compile": compiled,
+            "compile": compiled or bool(self._was_there),
+            "exported": bool(self._was_there),
             "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
             "fold-batch-norm": any(isinstance(module, nn.Identity) for module in self._ready.modules()),
@@ -264,15 +271,32 @@ class InferenceSession:
         """Return the program for images of that shape."""
         shape = tuple(images.shape)
         if shape not in self._programs:
-            self._programs[shape] = tuning.compile_step(self._answer, self._knobs)
+            if self._knobs["exported"]:
+                program = packages.load_or_compile(self._spec, self._digest, self._ready, self._answer, images)
+                self._programs[shape], self._was_there[shape] = program
+            else:
+                self._programs[shape] = tuning.compile_step(self._answer, self._knobs)
         return self._programs[shape]
 
     def _answer(self, images: torch.Tensor) -> torch.Tensor:
         return self._ready(images).to(self._policy.parameter_dtype)
 
     def _answer_and_record(self, images: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        # A function of its own: torch.compile keeps programs by function, and these contain the recording hooks.
-        with activations.record(self._ready, self._recorded_table().layers) as outputs:
+        """Return logits and layers' outputs, by a program of the same kind as the timed one."""
+        layers = self._recorded_table().layers
+        if self._knobs["exported"]:
+            if self._inspected is None:
+                self._inspected = packages.export(self._ready, lambda each: self._record(each, layers), images).module()
+            return self._inspected(images)
+        if self._inspected is None:
+            # A function of its own: torch.compile keeps programs by function, and this one contains recording hooks.
+            self._inspected = tuning.compile_step(lambda each: self._answer(each), self._knobs)
+        with activations.record(self._ready, layers) as outputs:
+            logits = self._inspected(images)
+        return logits, outputs
+
+    def _record(self, images: torch.Tensor, layers: Mapping[str, str]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        with activations.record(self._ready, layers) as outputs:
             logits = self._answer(images)
         return logits, outputs
 

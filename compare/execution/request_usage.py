@@ -36,7 +36,7 @@ def _measure_run(launcher: Launcher, child: Child, run: ContenderRun, start: flo
 
     The cold start comes first, with the smallest batch, and memory is that of the largest.
     """
-    plan, sizes = launcher.plan, launcher.plan.batch_sizes or ()
+    plan, sizes = launcher.plan, list(launcher.plan.batch_sizes or ())
     child.greet()
     child.call(IdleMemory(plan.device))
     child.call(Open(launcher.spec(run, batch_size=sizes[0])))
