@@ -90,6 +90,7 @@ class Trace:
         dropout: paths of dropout layers, whose rate samestep sets to 0.
         source_sha256: of the file that defines the factory.
         notes: what a reader should know: the factory printed, imported the other framework, ...
+        constants: own names of buffers that the pass has not changed.
         outputs: shape of every output by its name or place in the result, in the framework's own order of axes.
     """
 
@@ -103,6 +104,7 @@ class Trace:
     source_sha256: str
     notes: tuple[str, ...] = ()
     outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    constants: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `from_json` is the inverse."""
@@ -114,6 +116,7 @@ def from_json(values: Mapping[str, Any]) -> Trace:
     made = dict(values)
     made |= {key: tuple(values[key]) for key in ("output", "after", "between", "unused", "dropout", "notes")}
     made["outputs"] = {name: tuple(shape) for name, shape in values.get("outputs", {}).items()}
+    made["constants"] = tuple(values.get("constants", ()))
     made["layers"] = tuple(_layer(each) for each in values["layers"])
     return Trace(**made)
 

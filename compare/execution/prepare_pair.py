@@ -24,7 +24,7 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from compare.settings.plan import Plan
-from compare.user_models import flattening, matching, outputs
+from compare.user_models import flattening, matching, outputs, weights_map
 from compare.user_models.match_report import Pairing
 from compare.user_models.matching import Matching
 
@@ -47,7 +47,8 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
     with _start_sides(Launcher(plan, scratch)) as sides:
         plan = replace(plan, resizable=not plan.workload.model.inputs)
         sizes = sorted({case.image_size for case in certificate_cases.make_adversarial_cases(plan) if case.image_size})
-        traced = sides.trace(TraceModel(descriptions.to_json(plan.workload)["model"], _BATCH, sizes))
+        traced = sides.trace(_make_trace_command(plan, sizes))
+        plan, traced = _keep_constants(sides, plan, traced, sizes)
         traces = {backend: reply.own for backend, reply in traced.items()}
         _check_sources(plan, traces)
         plan = _complete_task(plan, traces, scratch)
@@ -72,16 +73,27 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
     return replace(plan, weights=str(files[request.weights_from])), pairing
 
 
+def _make_trace_command(plan: Plan, sizes: list[int]) -> TraceModel:
+    return TraceModel(descriptions.to_json(plan.workload)["model"], _BATCH, sizes)
+
+
+def _keep_constants(
+    sides: "_Sides", plan: Plan, traced: dict[str, Traces], sizes: list[int]
+) -> tuple[Plan, dict[str, Traces]]:
+    """Return the plan with torch's constants, which do not cross, and the traces without them."""
+    names = weights_map.find_constants(traced["torch"].own, traced["jax"].own, plan.request.weights_map or {})
+    if not names:
+        return plan, traced
+    model = replace(plan.workload.model, arguments={**plan.workload.model.arguments, "constants": names})
+    plan = replace(plan, workload=replace(plan.workload, model=model))
+    return plan, traced | sides.trace(_make_trace_command(plan, sizes), only="torch")
+
+
 def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
     """Return what `resolve` returns for one model, whose tunings are compared."""
     with _start_sides(Launcher(plan, scratch)) as sides:
         plan = replace(plan, resizable=False)
-        traces = {
-            backend: reply.own
-            for backend, reply in sides.trace(
-                TraceModel(descriptions.to_json(plan.workload)["model"], _BATCH, [])
-            ).items()
-        }
+        traces = {backend: reply.own for backend, reply in sides.trace(_make_trace_command(plan, [])).items()}
         ((backend, trace),) = traces.items()
         _check_sources(plan, traces)
         plan = _complete_task(plan, traces, scratch)
@@ -98,9 +110,9 @@ class _Sides:
     def __init__(self, launcher: Launcher, runs: Mapping[str, ContenderRun], children: Mapping[str, Child]) -> None:
         self._launcher, self._runs, self._children = launcher, runs, children
 
-    def trace(self, command: TraceModel) -> dict[str, Traces]:
-        """Return the traces of both models by backend."""
-        return self._call(dict.fromkeys(self._children, command))
+    def trace(self, command: TraceModel, only: str | None = None) -> dict[str, Traces]:
+        """Return the traces of both models by backend, or of one `only`."""
+        return self._call({backend: command for backend in self._children if only in (None, backend)})
 
     def list_user_files(self) -> dict[str, UserFiles]:
         """Return the user's files behind both models by backend."""

@@ -5,6 +5,7 @@ which branches run does not matter. If several layers fit, the layers behind the
 never decide.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,22 @@ def _role(layer: Layer) -> str:
     return "dense" if pointwise else layer.role
 
 
+_ATTENTION_PARTS = {
+    **dict.fromkeys(("q", "wq", "query", "queries"), "query"),
+    **dict.fromkeys(("k", "wk", "key", "keys"), "key"),
+    **dict.fromkeys(("v", "wv", "value", "values"), "value"),
+}
+
+
+def _attention_part(path: str) -> str:
+    """Return which part of an attention the last name of a layer's path says, or "" for none.
+
+    Query and key have the same shapes and neighbours, so only their names tell them apart.
+    """
+    words = re.split(r"[_\d]+", re.split(r"[./]", split_call(path)[0])[-1].lower())
+    return next((_ATTENTION_PARTS[word] for word in words if word in _ATTENTION_PARTS), "")
+
+
 class _Side:
     """One trace, with labels that tell its layers apart. Equal labels have equal numbers on both sides."""
 
@@ -156,7 +173,7 @@ class _Side:
         layer = self.layers[path]
         settings = tuple((name, repr(layer.settings.get(name))) for name in _DISTINCTIVE_SETTINGS)
         ahead = (numbers[path] for numbers in self._ahead)
-        return [layer.role, *ahead, settings, layer.output[1:], tuple(sorted(layer.between))]
+        return [layer.role, *ahead, settings, layer.output[1:], tuple(sorted(layer.between)), _attention_part(path)]
 
 
 Labels = Mapping[str, list[Hashable]]

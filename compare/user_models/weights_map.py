@@ -25,6 +25,24 @@ def list_variables(trace: Trace) -> dict[str, LayerVariable]:
     return {variable.own: LayerVariable(layer, variable) for layer in trace.layers for variable in layer.variables}
 
 
+def find_constants(torch: Trace, jax: Trace, weights_map: Mapping[str, str]) -> list[str]:
+    """Return torch's buffers that never change and have no counterpart: flax writes such constants into the code."""
+    others = [
+        find_matching_shape(owner.layer, owner.variable)
+        for owner in list_variables(jax).values()
+        if owner.variable.role in _ANY_ROLE and not owner.variable.is_parameter
+    ]
+    constants = list[str]()
+    for name, owner in list_variables(torch).items():
+        if name in torch.constants and owner.variable.role in _ANY_ROLE and name not in weights_map:
+            shape = find_matching_shape(owner.layer, owner.variable)
+            if shape in others:
+                others.remove(shape)
+            else:
+                constants.append(name)
+    return constants
+
+
 def check(weights_map: Mapping[str, str], torch: Trace, jax: Trace) -> None:
     """Check that a map names existing variables once each, and that each pair fits.
 

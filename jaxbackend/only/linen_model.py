@@ -7,16 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from flax import errors, linen, traverse_util
 
-from compare.base.interface import Refused
 from jaxbackend.activations import Around
+from jaxbackend.only import run_settings
 from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Arguments,
     Call,
     find_layers,
     spell_path,
-    training_option,
 )
+from jaxbackend.precision import Policy
 
 _COLLECTIONS = ("params", "batch_stats")
 
@@ -24,20 +24,27 @@ _COLLECTIONS = ("params", "batch_stats")
 class LinenModel:
     """A linen module as a `jaxbackend.only.user_model.UserModel`.
 
+    Collections other than `params` and `batch_stats` are constants.
+
     Unless `initialised`, variables are 0 and variances 1.
     """
 
     framework = "flax.linen"
 
-    def __init__(self, module: linen.Module, images: Any, initialised: bool, arguments: Arguments) -> None:
-        self._module: Any = module  # its call has a signature of its own
-        self._arguments = arguments
+    def __init__(self, module: Any, images: Any, initialised: bool, arguments: Arguments, policy: Policy) -> None:
+        self._modules: dict[bool, Any] = {  # their calls have signatures of their own
+            training: module.clone(**run_settings.find_fields(module, training)) for training in (True, False)
+        }
+        self._flags = {training: run_settings.find_flags(module, training) for training in (True, False)}
+        self._arguments, self._policy = arguments, policy
         self._dropout: dict[str, None] = {}
         self.layers: tuple[str, ...] = ()
         shapes = jax.eval_shape(self._initial, images)
-        others = [name for name in shapes if name not in _COLLECTIONS]
-        if others:
-            raise Refused(f"the model keeps variables in {others[0]!r}; allowed: {' and '.join(_COLLECTIONS)}")
+        self._constants: dict[str, Any] = {}
+        others = [name for name, state in shapes.items() if name not in _COLLECTIONS and not _is_sown(state)]
+        if others:  # constants have values that only the model knows
+            initial = jax.jit(self._initial)(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), images))
+            self._constants = {name: initial[name] for name in others}
         if initialised:
             shapes = self._initialised(images)
         self.parameters, self.buffers = (_arrays(shapes.get(name, {})) for name in _COLLECTIONS)
@@ -52,11 +59,11 @@ class LinenModel:
         """See `UserModel`."""
         inputs, named = self._arguments(images)
         with linen.intercept_methods(self._interceptor(around)):
-            result, changed = self._module.apply(
-                {"params": parameters, "batch_stats": buffers},
+            result, changed = self._modules[training].apply(
+                {"params": parameters, "batch_stats": buffers, **self._constants},
                 *inputs,
                 **named,
-                **training_option(self._module, training),
+                **self._flags[training],
                 mutable=["batch_stats"],
             )
         old: dict[Any, Any] = traverse_util.flatten_dict(buffers)
@@ -73,22 +80,23 @@ class LinenModel:
         """See `UserModel`."""
         del training  # the call's own options tell it
         variables = {"params": _part(parameters, path), "batch_stats": _part(buffers, path)}
+        variables |= {name: _part(state, path) for name, state in self._constants.items()}
         with linen.intercept_methods(self._interceptor(None)):
             return call.module.apply(variables, inputs, *call.inputs, **call.options, mutable=["batch_stats"])[0]
 
     def _initial(self, images: Any) -> Any:
         inputs, named = self._arguments(images)
-        named |= training_option(self._module, training=True)
+        named |= self._flags[True]
         with linen.intercept_methods(self._interceptor(None)):
-            return self._module.init(jax.random.key(0), *inputs, **named)
+            return self._modules[True].init(jax.random.key(0), *inputs, **named)
 
     def _initialised(self, images: Any) -> Any:
         """Return the initial values. Unless they depend on images, no layer runs or is compiled for them."""
         inputs, named = self._arguments(images)
-        named |= training_option(self._module, training=True)
+        named |= self._flags[True]
         try:
             with linen.intercept_methods(self._interceptor(None)):
-                return self._module.lazy_init(jax.random.key(0), *inputs, **named)
+                return self._modules[True].lazy_init(jax.random.key(0), *inputs, **named)
         except errors.LazyInitError:
             return jax.jit(self._initial)(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), images))
 
@@ -97,6 +105,9 @@ class LinenModel:
             if context.method_name != "__call__":
                 return call(*inputs, **named)
             path = spell_path(context.module.path)
+            dtype = run_settings.choose_dtype(context.module, self._policy)
+            if dtype is not None:
+                object.__setattr__(context.module, "dtype", dtype)  # a bound module belongs to this pass
             if isinstance(context.module, linen.Dropout) or type(context.module).__name__ in DROPPED_PATHS:
                 self._dropout[path] = None
                 return inputs[0] if inputs else next(iter(named.values()))
@@ -105,6 +116,11 @@ class LinenModel:
             return around(path, context.module, call, inputs, named)
 
         return intercept
+
+
+def _is_sown(state: Any) -> bool:
+    """Tell whether a collection has only values that `sow` has put there, which a step need not keep."""
+    return all(isinstance(value, tuple) for value in traverse_util.flatten_dict(state).values())
 
 
 def _arrays(shapes: Any) -> Any:

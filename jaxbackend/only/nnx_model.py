@@ -7,14 +7,15 @@ from flax import nnx
 
 from compare.base.interface import Refused
 from jaxbackend.activations import Around, intercept
+from jaxbackend.only import run_settings
 from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Arguments,
     Call,
     find_layers,
     spell_path,
-    training_option,
 )
+from jaxbackend.precision import Policy
 
 
 class NnxModel:
@@ -22,14 +23,20 @@ class NnxModel:
 
     framework = "flax.nnx"
 
-    def __init__(self, module: nnx.Module, arguments: Arguments) -> None:
+    def __init__(self, module: nnx.Module, arguments: Arguments, policy: Policy) -> None:
         self._arguments = arguments
         modules = list(nnx.iter_modules(module))
         self.dropout = tuple(spell_path(path) for path, inner in modules if _switch_off_dropout(inner))
-        self._options = {training: training_option(module, training) for training in (True, False)}
+        for _, inner in modules:
+            dtype = run_settings.choose_dtype(inner, policy)
+            if dtype is not None:
+                setattr(inner, "dtype", dtype)  # noqa: B010 -- modules have attributes of their own
+        self._options = {training: run_settings.find_flags(module, training) for training in (True, False)}
         self._graphs: dict[bool, Any] = {}
         for training in (False, True):
             module.train() if training else module.eval()
+            for name, value in run_settings.find_fields(module, training).items():
+                setattr(module, name, value)
             parts = nnx.split(module, nnx.Param, nnx.BatchStat, ...)
             self._graphs[training], *states, self._constants = parts
             self.parameters, self.buffers = map(nnx.to_pure_dict, states)

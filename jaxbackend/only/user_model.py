@@ -27,10 +27,6 @@ DRAWS = (
 )
 """The reason for refusing a model that draws random numbers."""
 
-# Names of the argument that tells a model whether it is in training, and its value in training.
-_TRAINING = {"train": True, "training": True, "is_training": True}
-_EVALUATION = {"deterministic": False, "use_running_average": False, "eval": False}
-
 
 @dataclass(frozen=True)
 class Call:
@@ -128,21 +124,16 @@ def guard(action: Callable[[], _T], reference: str) -> _T:
         raise Refused(f"{reference}: {error}") from error
     except errors.InvalidRngError as error:
         raise Refused(f"{reference}: {DRAWS}") from error
+    except errors.ModifyScopeVariableError as error:
+        raise Refused(
+            f"{reference}: the model changes a variable in training that is no statistic: {take_first_line(error)}; "
+            "allowed: to change the collection batch_stats"
+        ) from error
     except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: the model's forward pass raised {type(error).__name__}: {take_first_line(error)}"
             f"{factories.find_raise(error)}"
         ) from error
-
-
-def training_option(model: Any, training: bool) -> dict[str, bool]:
-    """Return the argument that tells a module's call whether it is in training, if its signature names one."""
-    named = inspect.signature(type(model).__call__).parameters
-    for known, value in ((_TRAINING, training), (_EVALUATION, not training)):
-        for name in known:
-            if name in named:
-                return {name: value}
-    return {}
 
 
 def spell_path(path: tuple[Any, ...]) -> str:

@@ -11,6 +11,7 @@ from compare.base.interface import Refused
 from compare.base.workloads import ModelSpec, Workload
 from compare.worker import factories
 from jaxbackend.losses import TaskLoss
+from jaxbackend.only import run_settings
 from jaxbackend.only.adapter import AdaptedModel
 from jaxbackend.only.functional import Functional
 from jaxbackend.only.linen_model import LinenModel
@@ -56,11 +57,12 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
     if isinstance(result.model, type):
         raise Refused(f"{reference} returns the class {result.model.__name__}, not a model made of it; {_ALLOWED}")
     if isinstance(result.model, linen.Module):
+        module = run_settings.set_dtypes(result.model, policy, spec.arguments["arguments"]["jax"])
         model: UserModel = guard(
-            lambda: LinenModel(result.model, images, initialised, Arguments(result.model, spec.inputs)), reference
+            lambda: LinenModel(module, images, initialised, Arguments(module, spec.inputs), policy), reference
         )
     elif isinstance(result.model, nnx.Module):
-        model = NnxModel(result.model, Arguments(result.model, spec.inputs))
+        model = NnxModel(result.model, Arguments(result.model, spec.inputs), policy)
     else:
         kind = f"{type(result.model).__module__}.{type(result.model).__qualname__}"
         raise Refused(f"{reference} returns a {kind}; {_ALLOWED}")

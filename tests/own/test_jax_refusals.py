@@ -1,8 +1,9 @@
 """Refusals of users' flax models, and their messages."""
 
+import numpy as np
 import pytest
 
-from compare.base.interface import Refused
+from compare.base.interface import Batch, Refused
 from tests.own import jax_pairs
 
 
@@ -16,7 +17,7 @@ from tests.own import jax_pairs
         ("anything", "raises", "forward pass raised ValueError: no such thing"),
         ("anything", "exits", "forward pass raised SystemExit: 3"),
         ("anything", "random", "draws random numbers in training"),
-        ("anything", "collection", "keeps variables in 'memory'; allowed: params and batch_stats"),
+        ("anything", "collection", "changes a variable in training that is no statistic: .*memory"),
         ("anything", None, "needs 'what'; give it with --model-args what=VALUE"),
         ("remembering", None, "changes 'seen', a Variable; allowed: to change a BatchStat"),
         ("noisy", None, "draws random numbers in training"),
@@ -35,16 +36,12 @@ def test_a_pair_without_names_is_refused():
         jax_pairs.opened(jax_pairs.model("flagged"))
 
 
-def test_a_layer_with_a_dtype_of_its_own_is_refused_by_name():
-    model = jax_pairs.named(jax_pairs.model("anything", what="float32"))
-    with pytest.raises(Refused, match="in float64 layer Conv_0 computes float32; allowed: layers without a dtype"):
-        jax_pairs.opened(model)
-
-
-def test_a_half_precision_needs_a_factory_that_takes_dtype():
-    model = jax_pairs.named(jax_pairs.model("flagged"))
-    with pytest.raises(Refused, match="no convolution and no dense layer computes bfloat16; allowed: a factory that"):
-        jax_pairs.opened(model, precision="bfloat16")
+@pytest.mark.parametrize(("what", "precision"), [("float32", "float64"), ("", "bfloat16")])
+def test_layers_get_the_dtype_of_the_run(what: str, precision: str):
+    session = jax_pairs.opened(jax_pairs.named(jax_pairs.model("anything", what=what)), precision=precision)
+    session.feed([Batch(np.ones((4, 9, 9, 3), np.float32), np.zeros(4, np.int32))])
+    session.run(1)
+    assert set(session.settings()["layer_dtypes"].values()) == {precision}
 
 
 def test_a_table_that_names_what_the_model_has_not_is_refused():

@@ -238,7 +238,7 @@ RETURN = "return self.head(x.mean((2, 3)))"
     [
         (("return 'logits'",), (), "the model returns a str; allowed: arrays, and tuples, dictionaries or dataclasses"),
         (("return None",), (), "the model returns no tensor"),
-        (("x = F.dropout(x, 0.3, self.training)", RETURN), (), r"calls torch.nn.functional.dropout with p=0.3"),
+        (("x = torch.dropout(x, 0.3, self.training)", RETURN), (), r"calls torch.nn.functional.dropout with p=0.3"),
         (("x = x + torch.randn_like(x)", RETURN), (), r"draws random numbers in training \(randn_like\)"),
         (("x = x @ torch.ones(2, 2)", RETURN), (), "raised RuntimeError in the model's forward"),
         (
@@ -262,6 +262,7 @@ RETURN = "return self.head(x.mean((2, 3)))"
             "the parameters of 'head' are computed from others",
         ),
         ((RETURN,), ("self.lazy = nn.LazyLinear(3)",), "'lazy.weight' is lazy"),
+        ((RETURN,), ("self.head = nn.utils.weight_norm(self.head)",), "has a torch.nn.utils WeightNorm"),
         (
             (RETURN,),
             ("self.conv.weight.data[0, 0, 0, 0] = float('nan')",),
@@ -269,7 +270,7 @@ RETURN = "return self.head(x.mean((2, 3)))"
         ),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning", "ignore:`torch.nn.utils.weight_norm")
 def test_what_cannot_be_compared_is_refused_by_name(
     tmp_path: Path, lines: tuple[str, ...], made: tuple[str, ...], reason: str
 ):

@@ -78,15 +78,24 @@ def test_the_size_of_what_they_give_tells_branches_apart() -> None:
 def test_ambiguous_layers_are_refused_and_a_map_settles_them() -> None:
     a, b = both(*attention())
     text = refused(a, b)
-    assert text.startswith("ambiguous: torch's query, key, value and flax's Query_0, Key_0, Value_0")
+    assert text.startswith("ambiguous: torch's left, right, middle and flax's Left_0, Right_0, Middle_0")
     assert "1 layer matches before" in text
-    assert "'params/Key_0/kernel'" in text
-    part = {"query.weight": "params/Query_0/kernel", "key.weight": "params/Value_0/kernel"}
+    assert "'params/Right_0/kernel'" in text
+    part = {"left.weight": "params/Left_0/kernel", "right.weight": "params/Middle_0/kernel"}
     found = match(a, b, part).to_map()
-    assert found["key.bias"] == "params/Value_0/bias"
-    assert found["value.weight"] == "params/Key_0/kernel"
+    assert found["right.bias"] == "params/Middle_0/bias"
+    assert found["middle.weight"] == "params/Right_0/kernel"
     assert match(a, b, found).to_map() == found
-    assert "ambiguous: torch's key, value" in refused(a, b, given={"query.weight": "params/Query_0/kernel"})
+    assert "ambiguous: torch's right, middle" in refused(a, b, given={"left.weight": "params/Left_0/kernel"})
+
+
+def test_the_names_of_an_attention_tell_its_parts_apart() -> None:
+    def parts(*names: str) -> list[Said]:
+        return [*(dense(name, (4, 4), [""]) for name in names), dense("fc", (4, 10), names)]
+
+    found = match(torch(*parts("to_q", "to_k", "to_v")), jax(*parts("value", "query", "key"))).to_map()
+    assert found["to_q.weight"] == "params/Query_0/kernel"
+    assert found["to_v.bias"] == "params/Value_0/bias"
 
 
 def test_a_whole_map_is_taken_whatever_the_structure() -> None:

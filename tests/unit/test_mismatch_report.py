@@ -80,7 +80,7 @@ def test_another_role_is_named() -> None:
 
 def test_one_of_several_alike_that_is_missing_is_ambiguous() -> None:
     layers = attention()
-    fewer = [*layers[:3], dense("fc", (4, 10), ["query", "key"])]
+    fewer = [*layers[:3], dense("fc", (4, 10), ["left", "right"])]
     assert "3 in torch, 2 in flax, and neither shapes nor the layers behind tell which is missing" in refused(
         torch(*layers), jax(*fewer)
     )
@@ -89,15 +89,15 @@ def test_one_of_several_alike_that_is_missing_is_ambiguous() -> None:
 @pytest.mark.parametrize(
     ("entry", "said"),
     [
-        ({"quary.weight": "params/Query_0/kernel"}, "'quary.weight', which is no parameter or buffer of torch's model"),
-        ({"query.weight": "params/Query_0/weight"}, "'params/Query_0/weight', which is no parameter or buffer of flax"),
-        ({"query.weight": "params/Fc_0/kernel"}, "does not fit: shape [4, 4] against [4, 10]"),
+        ({"quary.weight": "params/Left_0/kernel"}, "'quary.weight', which is no parameter or buffer of torch's model"),
+        ({"left.weight": "params/Left_0/weight"}, "'params/Left_0/weight', which is no parameter or buffer of flax"),
+        ({"left.weight": "params/Fc_0/kernel"}, "does not fit: shape [4, 4] against [4, 10]"),
         ({"norm.weight": "params/Norm_0/bias"}, "does not fit: a scale against a bias"),
         (
-            {"query.weight": "params/Key_0/kernel", "key.weight": "params/Key_0/kernel"},
-            "gives 'params/Key_0/kernel' twice: to 'query.weight' and to 'key.weight'",
+            {"left.weight": "params/Right_0/kernel", "right.weight": "params/Right_0/kernel"},
+            "gives 'params/Right_0/kernel' twice: to 'left.weight' and to 'right.weight'",
         ),
-        ({"lost": "params/Key_0/kernel"}, "'lost', which a forward pass of torch's model does not use"),
+        ({"lost": "params/Right_0/kernel"}, "'lost', which a forward pass of torch's model does not use"),
     ],
 )
 def test_a_map_that_does_not_fit_is_refused_by_name(entry: dict, said: str) -> None:

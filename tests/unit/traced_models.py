@@ -57,9 +57,9 @@ def shortcut_first(layers: list[Said]) -> list[Said]:
 
 def attention() -> list[Said]:
     """Return three dense layers that nothing but their names tells apart."""
-    three = [dense(name, (4, 4), ["norm"]) for name in ("query", "key", "value")]
+    three = [dense(name, (4, 4), ["norm"]) for name in ("left", "right", "middle")]
     norm = renamed(batch_norm("norm", 4, [""]), role="layer-norm", shapes={"scale": (4,), "bias": (4,)})
-    return [norm, *three, dense("fc", (4, 10), ["query", "key", "value"])]
+    return [norm, *three, dense("fc", (4, 10), ["left", "right", "middle"])]
 
 
 def scaled(count: int, *, is_module: bool) -> list[Said]:

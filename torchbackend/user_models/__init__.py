@@ -11,6 +11,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.utils import parametrize
 
 from compare.base import names
+from compare.base.errors import take_first_line
 from compare.base.interface import Refused
 from compare.base.names import Names
 from compare.base.task import Input, unpack_inputs
@@ -18,6 +19,7 @@ from compare.base.workloads import ModelSpec, Workload
 from compare.worker import factories
 from torchbackend import roles
 from torchbackend.losses import TaskLoss
+from torchbackend.only import functional_dropout
 from torchbackend.precision import Policy
 
 # Classes of stochastic depth as people copy them (timm, torchvision), and the attribute with their rate.
@@ -51,12 +53,16 @@ def build(spec: ModelSpec, policy: Policy) -> Built:
             wrapped one. The model has lazy or parametrized layers, or weights that are not finite.
     """
     reference, arguments = spec.arguments["torch"], spec.arguments["arguments"]["torch"]
+    functional_dropout.switch_off()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # as flax's models get key 0, so that a factory gives the same initial weights again
         result = factories.make(reference, arguments, offered={}, other="jax")
-    _check(result.model, reference)
+    _check_kind(result.model, reference)
     model: nn.Module = result.model
     dropout = _switch_off_dropout(model)
+    _initialise_lazy(model, spec, reference)
+    _check(model, reference)
+    _keep_constants(model, spec.arguments.get("constants", ()))
     model = model.to(policy.parameter_dtype).train()
     return Built(model, reference, dropout, result.source_sha256, result.notes)
 
@@ -123,7 +129,47 @@ def _convert(each: Input, values: torch.Tensor) -> torch.Tensor:
     return (values.movedim(-1, 1) if each.is_channels_first else values).contiguous()
 
 
-def _check(model: object, reference: str) -> None:
+def make_inputs(inputs: Sequence[Input], batch_size: int) -> list[torch.Tensor]:
+    """Return random inputs [N, ...] of a model, as torch has their axes."""
+    random, made = torch.Generator().manual_seed(0), list[torch.Tensor]()
+    for each in inputs:
+        shape = (batch_size, *each.shape)
+        if each.below is not None:
+            made.append(torch.randint(each.below, shape, generator=random))
+            continue
+        if each.is_channels_first:
+            shape = (shape[0], shape[-1], *shape[1:-1])
+        made.append(torch.randn(shape, generator=random))
+    return made
+
+
+def _initialise_lazy(model: nn.Module, spec: ModelSpec, reference: str) -> None:
+    """Run a model with lazy layers once, so that they get their shapes."""
+    if not any(map(nn.parameter.is_lazy, (*model.parameters(), *model.buffers()))):
+        return
+    inputs = spec.inputs or (Input("", spec.image),)
+    values = make_inputs(inputs, 2)
+    arguments, options = make_arguments(inputs, values, by_name=takes_by_name(model, inputs), options={})
+    model.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model(*arguments, **options)
+    except Exception as error:
+        raise Refused(
+            f"{reference}: the first call of its lazy layers raised {type(error).__name__}: {take_first_line(error)}"
+            f"{factories.find_raise(error)}"
+        ) from error
+
+
+def _keep_constants(model: nn.Module, names: Sequence[str]) -> None:
+    """Let buffers without a counterpart stay as the factory makes them: they do not cross then."""
+    for name in names:
+        path, _, attribute = name.rpartition(".")
+        model.get_submodule(path)._non_persistent_buffers_set.add(attribute)
+
+
+def _check_kind(model: object, reference: str) -> None:
     allowed = "allowed: a factory that returns a torch.nn.Module"
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise Refused(f"{reference} returns the class {model.__name__}, not a model made of it; {allowed}")
@@ -135,6 +181,9 @@ def _check(model: object, reference: str) -> None:
             f"{reference} returns a {type(model).__name__}; allowed: the model as it is, neither compiled nor wrapped "
             "(samestep compiles it where the tuning says so)"
         )
+
+
+def _check(model: nn.Module, reference: str) -> None:
     for path, module in model.named_modules():
         if isinstance(module, nn.RNNBase):
             raise Refused(
@@ -145,6 +194,12 @@ def _check(model: object, reference: str) -> None:
             raise Refused(
                 f"{reference}: the parameters of {path!r} are computed from others (torch.nn.utils.parametrize); "
                 "remove the parametrization in the factory (torch.nn.utils.parametrize.remove_parametrizations)"
+            )
+        hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
+        if old := next((name for name in hooks if name in ("WeightNorm", "SpectralNorm")), None):
+            raise Refused(
+                f"{reference}: {path!r} has a torch.nn.utils {old}, which computes its weight from other parameters; "
+                "remove it in the factory (torch.nn.utils.remove_weight_norm or remove_spectral_norm)"
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(tensor):
@@ -157,6 +212,8 @@ def _switch_off_dropout(model: nn.Module) -> tuple[str, ...]:
     dropout: list[str] = []
     for path, module in model.named_modules():
         attribute = "p" if isinstance(module, _DropoutNd) else _DROPPED_PATHS.get(type(module).__name__)
+        if isinstance(module, nn.MultiheadAttention) and module.dropout:
+            attribute = "dropout"
         if attribute is not None and hasattr(module, attribute):
             setattr(module, attribute, 0.0)
             dropout.append(path)

@@ -14,10 +14,11 @@ from compare.base.trace import Trace
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
 from torchbackend import precision
+from torchbackend.only import functional_dropout
 from torchbackend.only.call_flow import CallWatcher
 from torchbackend.only.modules import neutral_shape, tensors
 from torchbackend.roles import role
-from torchbackend.user_models import build, make_arguments, takes_by_name
+from torchbackend.user_models import build, make_arguments, make_inputs, takes_by_name
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
@@ -30,7 +31,12 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     built = build(spec, precision.policy("float32", "cpu"))
     model, reference = built.model, built.reference
     inputs = spec.inputs or (Input("", spec.image),)
-    images = _make_inputs(inputs, batch_size)
+    images = [
+        values.requires_grad_().clone() if values.is_floating_point() else values  # models may change them
+        for values in make_inputs(inputs, batch_size)
+    ]
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    functional_dropout.record_calls()
     arguments, options = make_arguments(inputs, images, by_name=takes_by_name(model, inputs), options={})
     watcher = CallWatcher(model, images, reference)
     try:
@@ -47,17 +53,19 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     logits = next(iter(outputs.values()))
     after, between = watcher.origin(logits)
     used = watcher.find_used()
+    changed = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
     return Trace(
         framework="torch",
         layers=tuple(watcher.layers),
         output=neutral_shape(logits.shape) if logits.ndim == 4 else tuple(logits.shape),
+        constants=tuple(name for name in _list_buffers(model) if name not in changed),
         outputs={name: tuple(output.shape) for name, output in outputs.items()},
         after=after,
         between=between,
         unused=tuple(name for name, _ in _named(model) if name not in used),
-        dropout=built.dropout,
+        dropout=(*built.dropout, *functional_dropout.list_calls()),
         source_sha256=factories.add_source(built.source_sha256, spec.arguments.get("losses", {}).get("torch")),
-        notes=(*built.notes, *_note_tied(model), *_note_oddities(model), *watcher.notes()),
+        notes=(*built.notes, *_note_constants(spec), *_note_tied(model), *_note_oddities(model), *watcher.notes()),
     )
 
 
@@ -66,6 +74,19 @@ def _named(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     for path, module in model.named_modules():
         for attribute, tensor, _ in tensors(module):
             yield join_path((path, attribute)), tensor
+
+
+def _list_buffers(model: nn.Module) -> Iterator[str]:
+    """Yield every name of a buffer that can cross."""
+    for path, module in model.named_modules():
+        yield from (join_path((path, attribute)) for attribute, _, is_parameter in tensors(module) if not is_parameter)
+
+
+def _note_constants(spec: ModelSpec) -> list[str]:
+    return [
+        f"{name}, a buffer that never changes, stays as the factory makes it: flax has no such variable"
+        for name in spec.arguments.get("constants", ())
+    ]
 
 
 def _note_tied(model: nn.Module) -> list[str]:
@@ -90,19 +111,6 @@ def _note_oddities(model: nn.Module) -> list[str]:
         if role(module) != "parameters" and type(module).forward is not base.forward:
             notes.append(f"{path} is a {type(module).__name__}, and its forward is not that of torch's {base.__name__}")
     return notes
-
-
-def _make_inputs(inputs: Sequence[Input], batch_size: int) -> list[torch.Tensor]:
-    random, made = torch.Generator().manual_seed(0), list[torch.Tensor]()
-    for each in inputs:
-        shape = (batch_size, *each.shape)
-        if each.below is not None:
-            made.append(torch.randint(each.below, shape, generator=random))
-            continue
-        if each.is_channels_first:
-            shape = (shape[0], shape[-1], *shape[1:-1])
-        made.append(torch.randn(shape, generator=random).requires_grad_().clone())  # models may change it in place
-    return made
 
 
 def _describe(inputs: Sequence[Input], values: Sequence[torch.Tensor]) -> str:

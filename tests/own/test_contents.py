@@ -1,0 +1,49 @@
+"""Pairs with contents of many kinds are certified, and a wrong port of each is told apart."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.own import asked, inside
+
+OPTIONS = ("torch:stock", "jax", "--input", "8x8x3", "--classes", "4", "--device", "cpu", "--epochs", "1")
+ALLOW = ("--allow", "running-variance")
+AGREE = {
+    "a flag that is a field, and a fixed dtype": ("flagged", *ALLOW),
+    "functional dropout": ("dropping",),
+    "buffers that flax writes into the code": ("scaled",),
+    "another collection": ("collected",),
+    "own attention with einsum, lazy layers": ("attention",),
+    "a layer that is called twice": ("tied",),
+}
+DIFFER = {
+    "another constant": ("scaled", "conv", "--model-args", "jax.factor=0.25"),
+    "other heads": ("attention", "out", "--model-args", "jax.heads=4"),
+}
+
+
+def run(jax: str, torch: str, out: Path, *options: str) -> asked.Answer:
+    pair = ("--jax", f"tests/own/content_jax.py:{jax}", "--torch", f"tests/own/content_torch.py:{torch}")
+    done = inside.run("agree", *OPTIONS, *pair, *options, "--seeds", "2", "--batch-size", "8", "--out", str(out))
+    return asked._answer(done, out)
+
+
+@pytest.mark.parametrize("name", AGREE)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_a_right_port_agrees(tmp_path: Path, name: str) -> None:
+    factory, *options = AGREE[name]
+    answer = run(factory, factory, tmp_path, *options)
+    assert answer.code == 0, answer.text + answer.error
+    if factory == "dropping":
+        assert "torch.nn.functional.dropout with p=0.3" in answer.text
+    if factory == "scaled":
+        assert "std, a buffer that never changes, stays as the factory makes it" in answer.text
+
+
+@pytest.mark.parametrize("name", DIFFER)
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
+def test_a_wrong_port_is_told_apart(tmp_path: Path, name: str) -> None:
+    factory, layer, *options = DIFFER[name]
+    answer = run(factory, factory, tmp_path, *options)
+    assert answer.code == 1, answer.text + answer.error
+    assert layer in answer.first_mismatch.partition(" ")[0].replace("/", ".").split("."), answer.first_mismatch
