@@ -4,7 +4,7 @@
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help prerequisites venv compare quick test check docs clean
+.PHONY: help prerequisites venv compare quick test attack check docs clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "%-15s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,9 @@ quick: .venv/.stamp ## run the tests of pure code and of the fake backend (ARGS:
 
 test: .venv/.stamp ## run all tests (ARGS: for pytest)
 	@scripts/test.sh $(ARGS)
+
+attack: .venv/.stamp ## kill 100 runs, read 1,000 hostile files and use up resources (SEED=N)
+	@scripts/attack.sh
 
 check: .venv/.stamp ## run the linters, the type checker and the import contracts
 	.venv/bin/ruff check

@@ -16,7 +16,8 @@ _SUFFIX = "-cache"
 def publish() -> None:
     """Let JAX write each program of its cache whole or not at all, and delete one that it cannot load."""
     if not isinstance(compilation_cache.get_executable_and_time, partial):
-        LRUCache.put = partialmethod(put_whole, LRUCache.put)
+        cache: Any = LRUCache
+        cache.put = partialmethod(put_whole, cache.put)
         load = compilation_cache.get_executable_and_time
         compilation_cache.get_executable_and_time = partial(load_or_delete, load)
 

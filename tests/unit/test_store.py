@@ -190,7 +190,7 @@ def test_what_a_killed_run_did_not_finish_goes_and_another_runs_stays(store: Sto
     (killed, left), (running, used) = begin(), begin()
     killed.kill()
     killed.communicate()
-    store.add("k", {"n": 2}, lambda folder: (folder / "file").write_text("whole") and None)
+    store.add("k", {"n": 2}, writing("whole"))
     assert (left.exists(), used.exists()) == (False, True)
     running.kill()
     running.communicate()
