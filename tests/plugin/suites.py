@@ -1,5 +1,6 @@
-"""A user's folder of tests, run as its owner runs it: by pytest in a process of its own, the plugin being installed."""
+"""A user's folder of tests, run as its owner runs it: by pytest in a process of its own, with the plugin installed."""
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fakebackend import plans
+from tests.plugin import session_server
 
 SETTINGS = 'contenders=["fake", "other"], device="cpu", epochs=1'
 
@@ -34,7 +36,7 @@ class Suite:
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self._pytester, self._monkeypatch = pytester, monkeypatch
-        self.folder = pytester.path
+        self.folder, self._numbers = pytester.path, itertools.count()
         self.log = self.folder / "comparisons.log"
         pytester.makeini("[pytest]\nfilterwarnings = error\n")
         self.environment(plans.environment(self.folder, {}) | {"MADE_UP_LOG": str(self.log)})
@@ -54,7 +56,10 @@ class Suite:
         plugins = ["tests.fakebackend.registered", *(["tests.plugin.made_up"] if made_up else [])]
         # Hypothesis's plugin takes longer to load than most of these suites to run.
         given = [word for plugin in [*plugins, "no:hypothesispytest"] for word in ("-p", plugin)]
-        return self._pytester.runpytest_subprocess(*given, *arguments, timeout=120)
+        if "-n" in arguments:
+            return self._pytester.runpytest_subprocess(*given, *arguments, timeout=120)
+        place = self._pytester.path / f"session-{next(self._numbers)}"
+        return session_server.find_server().run([f"--basetemp={place}", *given, *arguments], self.folder, 120)
 
     def comparisons(self) -> list[str]:
         """Return a line for every made-up comparison so far: contenders, rounds and precision."""
