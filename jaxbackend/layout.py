@@ -24,20 +24,29 @@ class Leaf:
         name: the neutral name.
         shape: the neutral shape.
         turned: whether it is a transposed convolution's kernel [H, W, inputs, outputs], turned round in its plane.
+        orders: the indices of each axis in neutral order, empty where they are in it. They are for the last axes.
     """
 
     name: str
     shape: tuple[int, ...]
     turned: bool = False
+    orders: tuple[tuple[int, ...], ...] = ()
 
     def to_neutral(self, array: Any) -> Any:
         """Return an array in the variable's own layout in neutral layout."""
         if self.turned:
             array = array[::-1, ::-1].swapaxes(2, 3)
-        return array.reshape(self.shape)
+        array = array.reshape(self.shape)
+        for axis, order in enumerate(self.orders, -len(self.orders)):
+            if order:
+                array = array.take(np.asarray(order), axis=axis)
+        return array
 
     def from_neutral(self, array: Any, shape: Sequence[int]) -> Any:
         """Return a neutral array in the variable's own layout and shape: the inverse of `to_neutral`."""
+        for axis, order in enumerate(self.orders, -len(self.orders)):
+            if order:
+                array = array.take(np.argsort(order), axis=axis)
         if self.turned:
             array = array[::-1, ::-1].swapaxes(2, 3)
         return array.reshape(shape)
@@ -50,7 +59,7 @@ Leaves = Mapping[tuple[Any, ...], Leaf]
 def names(model: nnx.Module) -> Names:
     """Return a twin's table: every parameter and buffer in the order in which it declares them, and every layer."""
     variables = tuple(
-        Crossing(name, name, variable.get_value().shape, None, isinstance(variable, nnx.Param))
+        Crossing(name, name, variable.get_value().shape, isinstance(variable, nnx.Param))
         for name, variable in _variables(model)
     )
     paths = [join_path(path) for path, module in nnx.iter_modules(model) if not any(_children(module))]

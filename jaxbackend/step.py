@@ -1,6 +1,7 @@
 """The training step: forward, loss, backward and update, a pure function over an explicit state."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -114,15 +115,17 @@ class TrainingStep:
 
     def train(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         """Train one step like a call, as a function that can be traced."""
-        state, internals = self._train_step(state, images, labels)
+        state, internals = self._train_step(state, images, labels, recorded=False)
         return state, internals["loss"]
 
     def _train_inspected(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, jax.Array]:
         state, internals = self._compiled_inspect(state, images, labels)
         return state, internals["loss"]
 
-    def _train_step(self, state: TrainState, images: Images, labels: jax.Array) -> tuple[TrainState, dict[str, Any]]:
-        gradients, internals, buffers = self._gradients(state, values(images), labels)
+    def _train_step(
+        self, state: TrainState, images: Images, labels: jax.Array, recorded: bool = True
+    ) -> tuple[TrainState, dict[str, Any]]:
+        gradients, internals, buffers = self._gradients(state, values(images), labels, recorded)
         gradients, internals["loss"] = self._strategy.reduce(gradients, internals["loss"])
         with jax.named_scope(UPDATE_SCOPE):
             return self._descend(state, gradients, internals, buffers)
@@ -140,9 +143,12 @@ class TrainingStep:
             scaling = scaling.update(finite)
         return TrainState(new[0], buffers, new[1], scaling, state.step + 1), internals | {"gradient": gradients}
 
-    def _gradients(self, state: TrainState, images: jax.Array, labels: jax.Array) -> tuple[Any, dict[str, Any], Any]:
+    def _gradients(
+        self, state: TrainState, images: jax.Array, labels: jax.Array, recorded: bool
+    ) -> tuple[Any, dict[str, Any], Any]:
         """Return the gradients of the scaled loss, the internals of the forward pass and the new buffers."""
-        objective, parameters = jax.grad(self._objective, has_aux=True), self._strategy.copy(state.parameters)
+        objective = jax.grad(partial(self._objective, recorded=recorded), has_aux=True)
+        parameters = self._strategy.copy(state.parameters)
         if self._accumulate == 1:
             gradients, (internals, buffers) = objective(parameters, state, images, labels)
             return gradients, internals, buffers
@@ -159,9 +165,11 @@ class TrainingStep:
         whole = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), internals)
         return gradients, whole | {"loss": loss}, buffers
 
-    def _objective(self, parameters: Any, state: TrainState, images: jax.Array, labels: jax.Array) -> Any:
+    def _objective(
+        self, parameters: Any, state: TrainState, images: jax.Array, labels: jax.Array, recorded: bool
+    ) -> Any:
         with overlap.overlap_exchanges(wanted=self._overlaps) as count_taken:
-            logits, buffers, outputs = self._model.train(parameters, state.buffers, images)
+            logits, buffers, outputs = self._model.train(parameters, state.buffers, images, recorded)
         self.overlapped = count_taken()
         if self._task_loss is not None:
             loss, logits = self._task_loss(logits, labels)

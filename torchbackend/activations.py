@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from compare.base.trace import number_call
 from torchbackend import layout
 from torchbackend.only.modules import find_module
+from torchbackend.only.operations import OperationRecorder, find_kernel
 
 _T = TypeVar("_T")
 
@@ -46,8 +47,18 @@ def record(
 
         return hook
 
+    def keep(path: str, x: torch.Tensor, result: torch.Tensor) -> None:
+        if inputs:
+            arguments[number_call(path, arguments)] = x.detach().clone()
+        output = result.detach()
+        returned[number_call(path, returned)] = output.clone() if inputs or copies else output
+
+    paths = dict.fromkeys(own.partition("#")[0] for own in chosen)
+    operations = {id(kernel): path for path in paths if (kernel := find_kernel(model, path)) is not None}
     with ExitStack() as stack:
-        for path in dict.fromkeys(own.partition("#")[0] for own in chosen):
+        if operations:
+            stack.enter_context(OperationRecorder(operations, keep))
+        for path in paths.keys() - set(operations.values()):
             module = find_module(model, path)
             if inputs:
                 stack.enter_context(module.register_forward_pre_hook(before(path), with_kwargs=True))

@@ -15,7 +15,7 @@ from torch import nn
 from compare.base.interface import Arrays
 from compare.base.names import Crossing, Names, join_path
 from torchbackend import roles
-from torchbackend.only.memory_order import to_channels_first_rows, to_channels_last_rows
+from torchbackend.only.memory_order import invert, take
 from torchbackend.only.modules import tensors
 
 _LARGE = 2**22
@@ -31,7 +31,7 @@ class Leaf:
         tensor: torch's tensor.
         axes: the order of its axes when neutral.
         shape: the neutral shape.
-        flattened: the number of channels where rows [CHW] become [HWC], else None.
+        orders: the indices of each neutral axis in neutral order, empty where they are in it.
         is_parameter: whether it is trained.
     """
 
@@ -39,20 +39,22 @@ class Leaf:
     tensor: torch.Tensor
     axes: tuple[int, ...]
     shape: tuple[int, ...]
-    flattened: int | None
+    orders: tuple[tuple[int, ...], ...]
     is_parameter: bool
 
     def to_neutral(self, array: torch.Tensor) -> torch.Tensor:
         """Return an array in the variable's own layout in neutral layout."""
-        ordered = array.permute(self.axes)
-        if self.flattened is not None:
-            ordered = to_channels_last_rows(ordered, self.flattened, axis=0)
-        return ordered.reshape(self.shape)
+        ordered = array.permute(self.axes).reshape(self.shape)
+        for axis, order in enumerate(self.orders):
+            if order:
+                ordered = take(ordered, axis, order)
+        return ordered
 
     def from_neutral(self, array: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """Return a neutral array in the variable's own layout and shape: the inverse of `to_neutral`."""
-        if self.flattened is not None:
-            array = to_channels_first_rows(array, self.flattened, axis=0)
+        for axis, order in enumerate(self.orders):
+            if order:
+                array = take(array, axis, invert(order))
         ordered = array.reshape([shape[axis] for axis in self.axes])
         return ordered.permute([self.axes.index(axis) for axis in range(len(shape))])
 
@@ -68,7 +70,7 @@ def names(model: nn.Module) -> Names:
             role, _, axes = roles.variable(module, roles.role(module), attribute, tensor.shape)
             name = join_path((path, attribute if role in ("gamma", "free") else role))
             shape = tuple(tensor.shape[axis] for axis in axes)
-            variables.append(Crossing(join_path((path, attribute)), name, shape, None, is_parameter))
+            variables.append(Crossing(join_path((path, attribute)), name, shape, is_parameter))
     return Names(tuple(variables), {path: path for path, module in model.named_modules() if not any(module.children())})
 
 
@@ -84,8 +86,8 @@ def leaves(model: nn.Module, table: Names) -> Leaves:
         path, _, attribute = variable.own.rpartition(".")
         module = model.get_submodule(path)
         tensor: torch.Tensor = getattr(module, attribute)
-        _, _, axes = roles.variable(module, roles.role(module), attribute, tensor.shape)
-        found.append(Leaf(variable.name, tensor, axes, variable.shape, variable.flattened, variable.is_parameter))
+        axes = variable.axes or roles.variable(module, roles.role(module), attribute, tensor.shape)[2]
+        found.append(Leaf(variable.name, tensor, axes, variable.shape, variable.orders, variable.is_parameter))
     return found
 
 

@@ -34,7 +34,12 @@ class Policy:
 
     @contextmanager
     def scope(self) -> Generator[None]:
-        """Set the framework's global precision switches to this policy while the context lasts."""
+        """Set the framework's global precision switches to this policy while the context lasts.
+
+        Constants that a model makes in its forward pass get the default dtype. In float64 they are exact, too.
+        """
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64 if self.parameter_dtype == torch.float64 else torch.float32)
         switches = () if self.tf32 is None else _tf32_switches()
         before = [switch.fp32_precision for switch in switches]
         try:
@@ -42,6 +47,7 @@ class Policy:
                 switch.fp32_precision = "tf32" if self.tf32 else "ieee"
             yield
         finally:
+            torch.set_default_dtype(default)
             for switch, setting in zip(switches, before, strict=True):
                 switch.fp32_precision = setting
 

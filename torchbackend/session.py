@@ -51,7 +51,7 @@ from torchbackend import (
     tuning,
     user_models,
 )
-from torchbackend.only import graph_passes, layer_scopes, model_checks, modules, recorded_layers
+from torchbackend.only import exact_gradients, graph_passes, layer_scopes, model_checks, modules, recorded_layers
 from torchbackend.step import TrainingStep
 
 
@@ -71,6 +71,7 @@ class TorchSession:
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
         cudnn.benchmark = bool(knobs["kernel-search"])
+        exact_gradients.use(wanted=self._policy.compute_dtype == torch.float64)
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
         tuning.prepare(knobs, spec.device, exchanges=modules.has_exchanges(model))

@@ -5,8 +5,10 @@ travels as JSON inside `ModelSpec.arguments`.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
+
+from compare.base.trace import Layout, read_layout
 
 
 @dataclass(frozen=True)
@@ -17,25 +19,31 @@ class Crossing:
         own: its name in the user's model, as in `compare.base.trace.Variable`.
         name: the neutral name.
         shape: the neutral shape, to which the side reshapes what it has brought into neutral order.
-        flattened: of a dense kernel whose inputs this side flattens channels first (CHW) where neutral is HWC: the
-            number of channels; else None. Rows are brought from [C, HW] to [HW, C], and so is the layer's recorded
-            input.
         is_parameter: whether it is trained.
+        orders, axes: as in `compare.base.trace.Variable`.
     """
 
     own: str
     name: str
     shape: tuple[int, ...]
-    flattened: int | None
     is_parameter: bool
+    orders: tuple[tuple[int, ...], ...] = ()
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Names:
-    """One side's table: `variables` in neutral order, and `layers`, own path to neutral name, of matched layers."""
+    """One side's table.
+
+    Attributes:
+        variables: in neutral order.
+        layers: own path to neutral name of the layers whose activations are compared.
+        layouts: by own path, how a layer's input and output come into the neutral order, where its kind does not tell.
+    """
 
     variables: tuple[Crossing, ...]
     layers: Mapping[str, str]
+    layouts: Mapping[str, tuple[Layout, Layout]] = field(default_factory=dict[str, tuple[Layout, Layout]])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `from_json` is the inverse."""
@@ -49,10 +57,16 @@ def join_path(parts: Iterable[Any]) -> str:
 
 def from_json(values: Mapping[str, Any]) -> Names:
     """Return the table of what `Names.to_json` gave, by way of JSON or not."""
-    return Names(tuple(_crossing(each) for each in values["variables"]), dict(values["layers"]))
+    variables = tuple(_crossing(each) for each in values["variables"])
+    layouts = {
+        path: (read_layout(first), read_layout(last)) for path, (first, last) in values.get("layouts", {}).items()
+    }
+    return Names(variables, dict(values["layers"]), layouts)
 
 
 def _crossing(values: Mapping[str, Any]) -> Crossing:
     made = dict(values)
     made["shape"] = tuple(values["shape"])
+    made["orders"] = tuple(map(tuple, values.get("orders", ())))
+    made["axes"] = tuple(values.get("axes", ()))
     return Crossing(**made)

@@ -25,6 +25,23 @@ ROLES = (
 
 
 @dataclass(frozen=True)
+class Layout:
+    """How an activation comes into the neutral order: its axes first, then the features of its last axis.
+
+    Attributes:
+        axes: the activation's axes in neutral order. Empty: the layer's kind tells them.
+        features: the indices of the last axis in neutral order. Empty: they are in it.
+    """
+
+    axes: tuple[int, ...] = ()
+    features: tuple[int, ...] = ()
+
+
+AS_IT_IS = Layout()
+"""The layout of an activation in neutral order."""
+
+
+@dataclass(frozen=True)
 class Variable:
     """One parameter or buffer.
 
@@ -35,12 +52,19 @@ class Variable:
             1 at most) or `free`.
         shape: neutral; axes of length 1 are left out of a `gamma`.
         is_parameter: whether it is trained.
+        orders: for each axis of `shape` its indices in neutral order, empty where they are in it. An empty tuple
+            stands for all axes.
+        axes: the variable's own axes in neutral order. Empty: the kind of its module tells them.
+        use: `scale` or `bias` of a variable of no known layer that multiplies or is added, else empty.
     """
 
     own: str
     role: str
     shape: tuple[int, ...]
     is_parameter: bool
+    orders: tuple[tuple[int, ...], ...] = ()
+    axes: tuple[int, ...] = ()
+    use: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,6 +83,9 @@ class Layer:
             (`batch` or `running`, used in the traced training pass); `fast_variance` (E[x^2] - E[x]^2).
         written: settings as the user's framework writes them, where that is not how they stand in `settings`
             (`{"padding": "SAME", "momentum": 0.9}`).
+        input_layout, output_layout: how the recorded input and output come into the neutral order.
+        is_module: whether it is a whole module. Otherwise it is an operation, with the path of its first variable.
+        inside: how many other layers are called within it.
         input, output: shapes for the traced batch, [N, H, W, C] or [N, F] (others as they are).
         after: paths of the nearest layers whose outputs reach its input, in execution order, `IMAGES` for the images.
         between: the functions between those and this layer, in words that both frameworks share: `relu`, `relu6`,
@@ -75,6 +102,10 @@ class Layer:
     after: tuple[str, ...]
     between: tuple[str, ...] = ()
     written: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    input_layout: Layout = AS_IT_IS
+    output_layout: Layout = AS_IT_IS
+    is_module: bool = True
+    inside: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,12 +156,20 @@ def _layer(values: Mapping[str, Any]) -> Layer:
     made = dict(values)
     made |= {key: tuple(values[key]) for key in ("input", "output", "after", "between")}
     made["variables"] = tuple(_variable(each) for each in values["variables"])
+    made |= {key: read_layout(values[key]) for key in ("input_layout", "output_layout") if key in values}
     return Layer(**made)
+
+
+def read_layout(values: Mapping[str, Any]) -> Layout:
+    """Return the layout that JSON describes."""
+    return Layout(tuple(values["axes"]), tuple(values["features"]))
 
 
 def _variable(values: Mapping[str, Any]) -> Variable:
     made = dict(values)
     made["shape"] = tuple(values["shape"])
+    made["orders"] = tuple(map(tuple, values.get("orders", ())))
+    made["axes"] = tuple(values.get("axes", ()))
     return Variable(**made)
 
 

@@ -4,7 +4,7 @@ User code runs in the children only.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,8 +13,8 @@ from typing import Any
 
 from compare.agreement.gates import SEMANTIC
 from compare.agreement.measures import compute_relative_error
-from compare.base import descriptions, tensors, trace
-from compare.base.commands import Command, ListUserFiles, OwnWeights, Record, RunLayer, TraceModel, Traces, UserFiles
+from compare.base import descriptions, tensors
+from compare.base.commands import Command, ListUserFiles, OwnWeights, RunLayer, TraceModel, Traces, UserFiles
 from compare.base.interface import Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
 from compare.base.trace import Layer, Trace
 from compare.data import dataset_file, datasets
@@ -24,7 +24,7 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from compare.settings.plan import Plan
-from compare.user_models import flattening, matching, outputs, weights_map
+from compare.user_models import matching, outputs, weights_map
 from compare.user_models.match_report import Pairing
 from compare.user_models.matching import Matching
 
@@ -60,9 +60,11 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         ]
         is_resizable = plan.resizable and len(resized) == len(sizes) and _keeps_outputs(plan, traced)
         plan = replace(plan, resizable=is_resizable)
-        channels = _find_flattened_channels(sides, _name_variables(plan, matched, {}), matched)
-        plan = _name_variables(plan, matched, channels)
+        plan = _name_variables(plan, matched)
         different = _find_different_layers(sides, plan, matched)
+        # Their modules may hold different parts of the model. What lies around them is compared nevertheless.
+        apart = [t.path for t, j in matched.layers if t.path in different and _is_own(t, j)]
+        plan = _name_variables(plan, matched, apart)
         # Only of the side that training starts from: flax would compile a program for the other one's weights.
         files = sides.write(plan, "weights", OwnWeights, only=request.weights_from)
         code = sides.list_user_files()
@@ -223,36 +225,16 @@ def _traces_at(traced: Mapping[str, Traces], index: int) -> tuple[Trace, Trace] 
     return None if torch is None or jax is None else (torch, jax)
 
 
-def _name_variables(plan: Plan, matched: Matching, channels: Mapping[str, int]) -> Plan:
-    """Return the plan with the names of a matching in its model."""
-    names = {backend: each.to_json() for backend, each in matched.names(channels).items()}
+def _is_own(torch: Layer, jax: Layer) -> bool:
+    """Tell whether a class of the user's own stands on either side, recognised by what it does."""
+    return any(layer.role == "parameters" or layer.input_layout.axes for layer in (torch, jax))
+
+
+def _name_variables(plan: Plan, matched: Matching, apart: Sequence[str] = ()) -> Plan:
+    """Return the plan with the names of a matching in its model, without the activations of the layers `apart`."""
+    names = {backend: each.to_json() for backend, each in matched.names(apart).items()}
     model = replace(plan.workload.model, arguments={**plan.workload.model.arguments, "names": names})
     return replace(plan, workload=replace(plan.workload, model=model))
-
-
-def _find_flattened_channels(sides: _Sides, plan: Plan, matched: Matching) -> dict[str, int]:
-    """Return the channels of dense layers that torch flattens channels first and flax last, by torch's path."""
-    shapes = {layer.path: layer.output for layer, _ in matched.layers}
-    layers = [layer for layer, _ in matched.layers if _may_flatten(layer, shapes)]
-    if not layers:
-        return {}
-    files = sides.write(plan, "inputs", lambda spec, path: Record(spec, 1, path))
-    inputs = {backend: tensors.load(path / "step1") for backend, path in files.items()}
-    flattened: dict[str, int] = {}
-    for layer in layers:
-        key = f"step1/activation/{layer.path}.input"
-        channels = flattening.find_channels(inputs["torch"][key], inputs["jax"][key])
-        if channels is not None:
-            flattened[layer.path] = channels
-    return flattened
-
-
-def _may_flatten(layer: Layer, outputs: Mapping[str, tuple[int, ...]]) -> bool:
-    """Tell whether a dense layer's inputs may be pixels of images. `outputs` are the shapes of all layers."""
-    if layer.role != "dense" or len(layer.input) != 2:
-        return False
-    shapes = [outputs.get(path, ()) for path in layer.after]
-    return any(len(shape) == 4 and shape[-1] != layer.input[-1] for shape in shapes) or trace.IMAGES in layer.after
 
 
 def _find_different_layers(sides: _Sides, plan: Plan, matched: Matching) -> dict[str, float | None]:
@@ -263,7 +245,7 @@ def _find_different_layers(sides: _Sides, plan: Plan, matched: Matching) -> dict
     kinds: dict[str, list[str]] = defaultdict(list)
     inputs: dict[str, list[int]] = {}
     for pair in matched.layers:
-        if _runs_alone(pair[0]):
+        if _runs_alone(*pair):
             kinds[repr([_describe_kind(layer) for layer in pair])].append(pair[0].path)
             inputs[pair[0].path] = list(pair[0].input)
     first_of_kind = {path: inputs[path] for path, *_ in kinds.values()}
@@ -272,6 +254,9 @@ def _find_different_layers(sides: _Sides, plan: Plan, matched: Matching) -> dict
     different: dict[str, float | None] = {}
     for paths in kinds.values():
         names = [f"{mode}/{paths[0]}" for mode in ("training", "evaluation")]
+        if any(name not in side for side in arrays.values() for name in names):
+            different |= dict.fromkeys(paths, None)
+            continue
         pairs = [(arrays["jax"][name], arrays["torch"][name]) for name in names]
         if any(a.shape != b.shape for a, b in pairs):
             different |= dict.fromkeys(paths, None)
@@ -280,8 +265,10 @@ def _find_different_layers(sides: _Sides, plan: Plan, matched: Matching) -> dict
     return {path: different[path] for path in inputs if path in different}
 
 
-def _runs_alone(layer: Layer) -> bool:
-    return "#" not in layer.path and layer.role not in ("embedding", "parameters")
+def _runs_alone(torch: Layer, jax: Layer) -> bool:
+    """Tell whether both layers are modules that hold the same and can be tried on an input of their own."""
+    is_first = "#" not in torch.path and torch.role != "embedding"
+    return is_first and torch.is_module and jax.is_module and torch.inside == jax.inside == 0 and bool(torch.input)
 
 
 def _describe_kind(layer: Layer) -> list[Any]:

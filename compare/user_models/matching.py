@@ -1,12 +1,12 @@
 """Match every variable of one model with a variable of the other, alone or with a map, or refuse with the reason."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from compare.base.interface import Refused
 from compare.base.names import Crossing, Names
-from compare.base.trace import IMAGES, Layer, Trace, Variable
+from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable
 from compare.user_models.alignment import (
     Alignment,
     align,
@@ -51,35 +51,44 @@ class Matching:
     ends: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     remarks: tuple[str, ...] = ()
 
-    def names(self, flattened: Mapping[str, int | None]) -> dict[str, Names]:
+    def names(self, apart: Collection[str] = ()) -> dict[str, Names]:
         """Return the name tables of both sides, `torch` and `jax`.
 
-        Flax's order of a flattened image is the neutral one, so only torch's rows and inputs are permuted.
-
-        Args:
-            flattened: channels (`compare.user_models.flattening.find_channels`) by neutral name of a dense layer.
+        Activations of the layers `apart` (torch's paths) are not compared, nor those of modules around different
+        layers. The operation that uses a parameter counts, and not the module that holds it.
         """
         torch = tuple(
             Crossing(
                 pair.torch.own,
                 pair.name,
                 pair.torch.shape,
-                flattened.get(pair.layer) if pair.torch.role == "kernel" else None,
                 pair.torch.is_parameter,
+                pair.torch.orders,
+                pair.torch.axes,
             )
             for pair in self.variables
         )
         jax = tuple(
-            Crossing(pair.jax.own, pair.name, pair.torch.shape, None, pair.jax.is_parameter) for pair in self.variables
+            Crossing(pair.jax.own, pair.name, pair.torch.shape, pair.jax.is_parameter, pair.jax.orders)
+            for pair in self.variables
         )
+        layers = [(t, j) for t, j in self.layers if split_call(t.path)[0] not in apart and t.inside == j.inside]
         return {
-            "torch": Names(torch, {t.path: t.path for t, _ in self.layers}),
-            "jax": Names(jax, {j.path: t.path for t, j in self.layers}),
+            "torch": Names(torch, {t.path: t.path for t, _ in layers}, _collect_layouts(t for t, _ in layers)),
+            "jax": Names(jax, {j.path: t.path for t, j in layers}, _collect_layouts(j for _, j in layers)),
         }
 
     def to_map(self) -> dict[str, str]:
         """Return torch's own name to flax's own name of every variable, as `--weights-map` reads them."""
         return {pair.torch.own: pair.jax.own for pair in self.variables}
+
+
+def _collect_layouts(layers: Iterable[Layer]) -> dict[str, tuple[Layout, Layout]]:
+    return {
+        layer.path: (layer.input_layout, layer.output_layout)
+        for layer in layers
+        if (layer.input_layout, layer.output_layout) != (Layout(), Layout())
+    }
 
 
 def match(torch: Trace, jax: Trace, weights_map: Mapping[str, str] | None = None) -> Matching:
@@ -193,6 +202,8 @@ def _match_variables(torch: Layer, jax: Layer, names: Mapping[str, str]) -> dict
     for variable in (each for each in torch.variables if each.own not in names):
         fitting = [other for other in rest if _variable_kind(torch, variable) == _variable_kind(jax, other)]
         chosen = fitting if len(fitting) == 1 else [other for other in fitting if _leaf(other) == _leaf(variable)]
+        if len(chosen) != 1:
+            chosen = [other for other in fitting if variable.use and other.use == variable.use]
         if len(chosen) != 1:
             choices = join_choices([repr(other.own) for other in fitting])
             raise Refused(

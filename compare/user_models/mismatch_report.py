@@ -1,5 +1,6 @@
 """Explain why two traces do not match: the first difference, a table of both sequences around it, and the remedy."""
 
+import json
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 from itertools import takewhile, zip_longest
@@ -40,9 +41,11 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, mapped: int) -> str:
     if group:
         problem, remedy, rows = _explain_ambiguous(group, torch, jax)
     else:
-        same, *sides = _skip_free(rest, [layer for layer in jax.layers if layer.path not in matched])
+        left = [layer for layer in jax.layers if layer.path not in matched]
+        same, *sides = _skip_free(rest, left)
         before += same
         rows = _align_rows(*(side[:_LAYERS_COMPARED] for side in sides))
+        rows[0] = _add_own_layer(rows[0], rest, left)
         problem, remedy = _explain_incomplete(rows)
     count = "1 layer matches before" if len(before) == 1 else f"{len(before) or 'no'} layers match before"
     variables = f" (variables named in the weights map: {mapped})" if mapped else ""
@@ -120,6 +123,19 @@ def _align_rows(torch: Sequence[Layer], jax: Sequence[Layer]) -> list[Row]:
     return rows
 
 
+def _add_own_layer(row: Row, torch: Sequence[Layer], jax: Sequence[Layer]) -> Row:
+    """Return a row with one layer completed by a layer of no known kind that has variables of the same shapes."""
+    mark, here, there = row
+    known = here or there
+    if (here is None) == (there is None) or known is None or known.role == "parameters":
+        return row
+    for own in (each for each in (jax if there is None else torch) if each.role == "parameters"):
+        pair = (here or own, there or own)
+        if _pair_by_shape(*pair):
+            return (mark, *pair)
+    return row
+
+
 def _explain_incomplete(rows: Sequence[Row]) -> tuple[str, str]:
     """Return the difference in the first row, and the remedy."""
     change_model = "settle it: change one of the models; a map cannot make up for it"
@@ -143,11 +159,35 @@ def _explain_incomplete(rows: Sequence[Row]) -> tuple[str, str]:
         )
     if find_kind(torch)[0] == find_kind(jax)[0] and torch.role != "parameters":
         return f"incomplete: {_explain_kinds(torch, jax)}: {here}, {there}", change_model
+    if named := _pair_by_shape(torch, jax):
+        return (
+            f"incomplete: torch has {_describe(torch)} where flax has {_describe(jax)}, and nothing tells that both "
+            "compute the same",
+            f"settle it with --weights-map FILE, if they do, with this JSON in it: {json.dumps(named)}",
+        )
     return (
         f"incomplete: torch has {_describe(torch)} where flax has {_describe(jax)}",
         "settle it: change one of the models; if both hold the same variables in another form, name them in "
         "--weights-map FILE",
     )
+
+
+def _pair_by_shape(torch: Layer, jax: Layer) -> dict[str, str]:
+    """Return a weights map of two layers with variables of the same shapes, empty if their shapes differ."""
+    sides = [
+        [(sorted(size for size in each.shape if size != 1), each.is_parameter, each.own) for each in layer.variables]
+        for layer in (torch, jax)
+    ]
+    if not sides[0] or sorted(each[:2] for each in sides[0]) != sorted(each[:2] for each in sides[1]):
+        return {}
+    pairs, rest = dict[str, str](), list(sides[1])
+    for shape, is_parameter, own in sides[0]:
+        fitting = [each for each in rest if each[:2] == (shape, is_parameter)]
+        leaf = own.rpartition(".")[2]
+        chosen = next((each for each in fitting if each[2].rpartition("/")[2] == leaf), fitting[0])
+        rest.remove(chosen)
+        pairs[own] = chosen[2]
+    return pairs
 
 
 def _explain_kinds(torch: Layer, jax: Layer) -> str:

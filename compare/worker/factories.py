@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -38,8 +38,15 @@ class FactoryResult:
     notes: tuple[str, ...]
 
 
-def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, Any], other: str) -> FactoryResult:
-    """Import the factory of `reference` and return what it returns.
+def make(
+    reference: str,
+    arguments: Mapping[str, Any],
+    *,
+    offered: Mapping[str, Any],
+    other: str,
+    importing: AbstractContextManager[Any] | None = None,
+) -> FactoryResult:
+    """Import the factory of `reference` within `importing`, and return what it returns.
 
     The factory gets `arguments` as keywords, and those of `offered` that its signature names. A note reports if it
     imports `other`, the package of the other framework.
@@ -51,7 +58,8 @@ def make(reference: str, arguments: Mapping[str, Any], *, offered: Mapping[str, 
     seen = other in sys.modules
     printed = io.StringIO()
     with redirect_stdout(printed):
-        factory = _import_factory(reference)
+        with importing or nullcontext():
+            factory = _import_factory(reference)
         chosen = _choose_arguments(factory, reference, arguments, offered)
         model = _guard(lambda: factory(**chosen), f"{reference}: the factory")
     notes: list[str] = []
@@ -204,11 +212,9 @@ def _file(place: str, reference: str) -> ModuleType:
 def _choose_arguments(
     factory: Callable[..., Any], reference: str, arguments: Mapping[str, Any], offered: Mapping[str, Any]
 ) -> dict[str, Any]:
-    try:
-        signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # some callables of C have none
+    named = _read_parameters(factory)
+    if named is None:
         return dict(arguments)
-    named = signature.parameters
     anything = any(each.kind is each.VAR_KEYWORD for each in named.values())
     unknown = [key for key in arguments if key not in named and not anything]
     if unknown:
@@ -225,6 +231,20 @@ def _choose_arguments(
     if missing:
         raise Refused(f"{reference}: the factory needs {missing[0]!r}; give it with --model-args {missing[0]}=VALUE")
     return chosen
+
+
+def _read_parameters(factory: Callable[..., Any]) -> Mapping[str, inspect.Parameter] | None:
+    """Return the parameters of a factory by name, None for a callable of C without a signature.
+
+    A class has those of its `__init__`. Its metaclass, such as flax.nnx's, may hide them behind `*args`.
+    """
+    made = inspect.getattr_static(factory, "__init__", None) if isinstance(factory, type) else None
+    try:
+        if inspect.isfunction(made):
+            return dict(list(inspect.signature(made).parameters.items())[1:])  # without `self`
+        return inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        return None
 
 
 def _guard(action: Callable[[], _T], what: str) -> _T:

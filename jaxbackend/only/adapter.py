@@ -2,18 +2,21 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
+from jax.extend.core import get_opaque_trace_state
 
 from compare.base.interface import Refused
 from compare.base.names import Names
 from compare.base.task import flatten_outputs
+from compare.base.trace import AS_IT_IS, Layout
 from jaxbackend import layout, roles
-from jaxbackend.activations import Around
+from jaxbackend.only import neutral_order, replay
 from jaxbackend.only.functional import Outputs, shapes
 from jaxbackend.only.user_model import Call, UserModel, guard, spell_path
 from jaxbackend.precision import Policy
@@ -44,6 +47,7 @@ class AdaptedModel:
         self._images = jax.ShapeDtypeStruct((2, *image), policy.parameter_dtype)
         self._paths = {name: path for path, name in table.layers.items()}
         self._calls: dict[bool, dict[str, Call]] = {}
+        self._is_nested = False  # whether a layer is called inside of another trace, as by nn.remat
         self._check_dtypes(policy)
         self.leaves: layout.Leaves | None = self._find_leaves()
         self.layers: Mapping[str, str] = {
@@ -52,15 +56,32 @@ class AdaptedModel:
             if path in table.layers
         }
 
-    def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
+    def train(
+        self, parameters: Any, buffers: Any, images: jax.Array, recorded: bool = True
+    ) -> tuple[jax.Array, Any, Outputs]:
         """See `jaxbackend.only.functional.Functional`."""
-        recorder = _Recorder(self._table.layers, inputs=True)
-        logits, buffers = self._model.run(parameters, buffers, images, training=True, around=recorder)
-        return logits, buffers, recorder.outputs
+        recorder = _Recorder(self._table, inputs=True)
+        if not self._is_nested:
+            logits, buffers = self._model.run(parameters, buffers, images, training=True, around=recorder)
+            return logits, buffers, recorder.outputs
+
+        def run(parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any]:
+            around = _Recorder(self._table, inputs=recorded, keep=replay.mark if recorded else _forget)
+            return self._model.run(parameters, buffers, images, training=True, around=around)
+
+        if not recorded:
+            return *run(parameters, buffers, images), {}
+        (logits, buffers), outputs = replay.run(run, parameters, buffers, images)
+        return logits, buffers, outputs
 
     def evaluate(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Outputs]:
         """See `jaxbackend.only.functional.Functional`."""
-        recorder = _Recorder(self._table.layers, inputs=False)
+        recorder = _Recorder(self._table, inputs=False)
+        if self._is_nested:
+            marking = _Recorder(self._table, inputs=False, keep=replay.mark)
+            model = partial(self._model.run, training=False, around=marking)
+            (logits, _), outputs = replay.run(model, parameters, buffers, images)
+            return logits, outputs
         logits, _ = self._model.run(parameters, buffers, images, training=False, around=recorder)
         return logits, recorder.outputs
 
@@ -72,30 +93,37 @@ class AdaptedModel:
             raise Refused(f"{self._reference}: there is no layer {layer!r}; allowed: {', '.join(self._paths)}")
         if any(isinstance(value, jax.Array) for value in jax.tree.leaves((call.inputs, dict(call.options)))):
             raise Refused(f"{self._reference}: {path} takes more than one array and cannot be run alone")
-        return guard(
-            lambda: self._model.run_layer(path, call, parameters, buffers, inputs, training=training), self._reference
+        first, last = self._table.layouts.get(path, (AS_IT_IS, AS_IT_IS))
+        own = neutral_order.bring_from_neutral(inputs, first)
+        result = guard(
+            lambda: self._model.run_layer(path, call, parameters, buffers, own, training=training), self._reference
         )
+        return neutral_order.bring_to_neutral(result, last)
 
     def _find_calls(self, training: bool) -> dict[str, Call]:
         """Return each layer's first call in a pass. Linen's modules exist only in a pass."""
         if training not in self._calls:
             calls = self._calls[training] = {}
+            outside: Any = None
 
             def around(path: str, module: Any, call: Callable[..., Any], inputs: Any, options: Any) -> Any:
                 result = call(*inputs, **options)
+                self._is_nested = self._is_nested or get_opaque_trace_state() != outside
                 if path not in calls:
                     calls[path] = Call(self._model.unbind(module), inputs[1:], dict(options), result)
                 return result
 
-            guard(lambda: self._trace(training, around), self._reference)
+            def logits(parameters: Any, buffers: Any, images: Any) -> Any:
+                nonlocal outside
+                outside = get_opaque_trace_state()
+                result = self._model.run(parameters, buffers, images, training=training, around=around)[0]
+                return list(flatten_outputs(result, lambda value: isinstance(value, jax.Array)).values())
+
+            def trace() -> None:
+                jax.eval_shape(logits, self.parameters, self.buffers, self._images)
+
+            guard(trace, self._reference)
         return self._calls[training]
-
-    def _trace(self, training: bool, around: Around) -> None:
-        def logits(parameters: Any, buffers: Any, images: Any) -> Any:
-            result = self._model.run(parameters, buffers, images, training=training, around=around)[0]
-            return list(flatten_outputs(result, lambda value: isinstance(value, jax.Array)).values())
-
-        jax.eval_shape(logits, self.parameters, self.buffers, self._images)
 
     def _find_leaves(self) -> layout.Leaves:
         calls = self._find_calls(training=True)
@@ -110,7 +138,7 @@ class AdaptedModel:
                     if call is not None:
                         kind = roles.role(call.module)
                         _, _, turned = roles.variable(call.module, kind, str(path[-1]), array.shape)
-                    leaves[path] = layout.Leaf(crossing.name, crossing.shape, turned)
+                    leaves[path] = layout.Leaf(crossing.name, crossing.shape, turned, crossing.orders)
         if crossings:
             missing = next(iter(crossings))
             raise Refused(
@@ -140,11 +168,13 @@ class AdaptedModel:
 class _Recorder:
     """Replaces the calls of layers (`jaxbackend.activations.Around`).
 
-    It records the outputs of named layers, and their inputs if `inputs`.
+    It records the outputs of named layers, and their inputs if `inputs`. `keep` records them in another way.
     """
 
-    def __init__(self, layers: Mapping[str, str], *, inputs: bool) -> None:
-        self._layers, self._inputs = layers, inputs
+    def __init__(
+        self, table: Names, *, inputs: bool, keep: Callable[[jax.Array, str], jax.Array] | None = None
+    ) -> None:
+        self._table, self._inputs, self._keep = table, inputs, keep
         self._counts: dict[str, int] = {}
         # A pytree that keeps its order, unlike a dict.
         self.outputs: OrderedDict[str, jax.Array] = OrderedDict()
@@ -154,18 +184,30 @@ class _Recorder:
     ) -> Any:
         del module
         count = self._counts[path] = self._counts.get(path, 0) + 1
-        name = self._layers.get(path)
+        name = self._table.layers.get(path)
         if name is None:
             with jax.named_scope(path):
                 return call(*inputs, **options)
+        first, last = self._table.layouts.get(path, (AS_IT_IS, AS_IT_IS))
         name = name if count == 1 else f"{name}#{count}"
         if self._inputs and (arrays := _arrays_in((inputs, options))):
-            self.outputs[f"{name}.input"] = arrays[0]
+            self._record(arrays[0], f"{name}.input", first)
         with jax.named_scope(name):
             result = call(*inputs, **options)
         if arrays := _arrays_in(result):
-            self.outputs[name] = arrays[0]
+            self._record(arrays[0], name, last)
         return result
+
+    def _record(self, value: jax.Array, name: str, order: Layout) -> None:
+        neutral = neutral_order.bring_to_neutral(value, order)
+        if self._keep is None:
+            self.outputs[name] = neutral
+        else:
+            self._keep(neutral, name)
+
+
+def _forget(value: jax.Array, _name: str) -> jax.Array:
+    return value
 
 
 def _arrays_in(values: Any) -> list[jax.Array]:

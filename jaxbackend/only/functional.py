@@ -35,8 +35,13 @@ class Functional(Protocol):
     leaves: layout.Leaves | None
     layers: Mapping[str, str]
 
-    def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
-        """Return logits for images [N, H, W, C] in training, the new buffers, and layers' outputs by name."""
+    def train(
+        self, parameters: Any, buffers: Any, images: jax.Array, recorded: bool = True
+    ) -> tuple[jax.Array, Any, Outputs]:
+        """Return logits for images [N, H, W, C] in training, the new buffers, and layers' outputs by name.
+
+        Unless `recorded`, the outputs are not needed and may be missing.
+        """
         ...
 
     def evaluate(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Outputs]:
@@ -80,8 +85,11 @@ class Twin:
         self._graph, *states = nnx.split(model, nnx.Param, nnx.BatchStat)
         self.parameters, self.buffers = map(nnx.to_pure_dict, states)
 
-    def train(self, parameters: Any, buffers: Any, images: jax.Array) -> tuple[jax.Array, Any, Outputs]:
+    def train(
+        self, parameters: Any, buffers: Any, images: jax.Array, recorded: bool = True
+    ) -> tuple[jax.Array, Any, Outputs]:
         """See `Functional`."""
+        del recorded  # outputs that nobody reads cost nothing
         model = self._merge(parameters, buffers, training=True)
         with (
             self._record(model) as outputs,

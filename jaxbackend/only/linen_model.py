@@ -1,5 +1,6 @@
 """A user's flax.linen model."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -13,7 +14,10 @@ from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Arguments,
     Call,
+    bind_axes,
+    find_axes,
     find_layers,
+    names_axis,
     spell_path,
 )
 from jaxbackend.precision import Policy
@@ -38,7 +42,9 @@ class LinenModel:
         self._flags = {training: run_settings.find_flags(module, training) for training in (True, False)}
         self._arguments, self._policy = arguments, policy
         self._dropout: dict[str, None] = {}
+        self._names_axes = False
         self.layers: tuple[str, ...] = ()
+        self.axes: tuple[str, ...] = ()
         shapes = jax.eval_shape(self._initial, images)
         self._constants: dict[str, Any] = {}
         others = [name for name, state in shapes.items() if name not in _COLLECTIONS and not _is_sown(state)]
@@ -50,6 +56,9 @@ class LinenModel:
         self.parameters, self.buffers = (_arrays(shapes.get(name, {})) for name in _COLLECTIONS)
         self.layers = find_layers(self.parameters, self.buffers)
         self.dropout = tuple(self._dropout)
+        state = {name: shapes.get(name, {}) for name in _COLLECTIONS}
+        if self._names_axes:  # another trace, so only where one is needed
+            self.axes = find_axes(lambda axes: jax.eval_shape(bind_axes(self._apply, axes), state, images))
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
         """See `UserModel`."""
@@ -57,15 +66,9 @@ class LinenModel:
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
         """See `UserModel`."""
-        inputs, named = self._arguments(images)
+        state = {"params": parameters, "batch_stats": buffers}
         with linen.intercept_methods(self._interceptor(around)):
-            result, changed = self._modules[training].apply(
-                {"params": parameters, "batch_stats": buffers, **self._constants},
-                *inputs,
-                **named,
-                **self._flags[training],
-                mutable=["batch_stats"],
-            )
+            result, changed = bind_axes(partial(self._apply, training=training), self.axes)(state, images)
         old: dict[Any, Any] = traverse_util.flatten_dict(buffers)
         new: dict[Any, Any] = traverse_util.flatten_dict(changed.get("batch_stats", {}))
         return result, traverse_util.unflatten_dict(
@@ -81,8 +84,18 @@ class LinenModel:
         del training  # the call's own options tell it
         variables = {"params": _part(parameters, path), "batch_stats": _part(buffers, path)}
         variables |= {name: _part(state, path) for name, state in self._constants.items()}
-        with linen.intercept_methods(self._interceptor(None)):
+
+        def apply(variables: Any, inputs: Any) -> Any:
             return call.module.apply(variables, inputs, *call.inputs, **call.options, mutable=["batch_stats"])[0]
+
+        with linen.intercept_methods(self._interceptor(None)):
+            return bind_axes(apply, self.axes)(variables, inputs)
+
+    def _apply(self, state: Any, images: Any, training: bool = True) -> Any:
+        inputs, named = self._arguments(images)
+        return self._modules[training].apply(
+            {**state, **self._constants}, *inputs, **named, **self._flags[training], mutable=["batch_stats"]
+        )
 
     def _initial(self, images: Any) -> Any:
         inputs, named = self._arguments(images)
@@ -104,6 +117,7 @@ class LinenModel:
         def intercept(call: Any, inputs: Any, named: Any, context: Any) -> Any:
             if context.method_name != "__call__":
                 return call(*inputs, **named)
+            self._names_axes = self._names_axes or names_axis(context.module)
             path = spell_path(context.module.path)
             dtype = run_settings.choose_dtype(context.module, self._policy)
             if dtype is not None:

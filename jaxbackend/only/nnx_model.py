@@ -1,5 +1,6 @@
 """A user's flax.nnx model."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,7 +13,11 @@ from jaxbackend.only.user_model import (
     DROPPED_PATHS,
     Arguments,
     Call,
+    bind_axes,
+    call_plainly,
+    find_axes,
     find_layers,
+    names_axis,
     spell_path,
 )
 from jaxbackend.precision import Policy
@@ -23,7 +28,7 @@ class NnxModel:
 
     framework = "flax.nnx"
 
-    def __init__(self, module: nnx.Module, arguments: Arguments, policy: Policy) -> None:
+    def __init__(self, module: nnx.Module, images: Any, arguments: Arguments, policy: Policy) -> None:
         self._arguments = arguments
         modules = list(nnx.iter_modules(module))
         self.dropout = tuple(spell_path(path) for path, inner in modules if _switch_off_dropout(inner))
@@ -41,6 +46,9 @@ class NnxModel:
             self._graphs[training], *states, self._constants = parts
             self.parameters, self.buffers = map(nnx.to_pure_dict, states)
         self.layers = find_layers(self.parameters, self.buffers)
+        self.axes: tuple[str, ...] = ()
+        if any(names_axis(inner) for _, inner in modules):  # another trace, so only where one is needed
+            self.axes = find_axes(lambda axes: self._try_axes(axes, images))
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
         """See `UserModel`."""
@@ -49,14 +57,23 @@ class NnxModel:
 
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
         """See `UserModel`."""
-        model, modules = self._merged(parameters, buffers, training)
-        layers = {path: modules[path] for path in self.layers if path in modules}
-        inputs, named = self._arguments(images)
-        with intercept(layers, around):
-            result = model(*inputs, **named, **self._options[training])
-        self._refuse_changes(model)
-        new = nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
+
+        def call(parameters: Any, buffers: Any, images: Any) -> tuple[Any, Any]:
+            model, modules = self._merged(parameters, buffers, training)
+            layers = {path: modules[path] for path in self.layers if path in modules}
+            inputs, named = self._arguments(images)
+            with intercept(layers, around):
+                result = model(*inputs, **named, **self._options[training])
+            self._refuse_changes(model)
+            return result, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
+
+        result, new = bind_axes(call, self.axes)(parameters, buffers, images)
         return result, jax.tree.map(lambda array, old: array.astype(old.dtype), new, buffers)
+
+    def _try_axes(self, axes: tuple[str, ...], images: Any) -> None:
+        self.axes = axes
+        plain = partial(self.run, training=True, around=call_plainly)
+        jax.eval_shape(plain, self.parameters, self.buffers, images)
 
     def unbind(self, module: Any) -> Any:
         """See `UserModel`."""
@@ -64,8 +81,12 @@ class NnxModel:
 
     def run_layer(self, path: str, call: Call, parameters: Any, buffers: Any, inputs: Any, *, training: bool) -> Any:
         """See `UserModel`."""
-        _, modules = self._merged(parameters, buffers, training)
-        return modules[path](inputs, *call.inputs, **call.options)
+
+        def run(parameters: Any, buffers: Any, inputs: Any) -> Any:
+            _, modules = self._merged(parameters, buffers, training)
+            return modules[path](inputs, *call.inputs, **call.options)
+
+        return bind_axes(run, self.axes)(parameters, buffers, inputs)
 
     def _refuse_changes(self, model: Any) -> None:
         """Refuse a model that has changed other variables than statistics: the next step would not see the change."""

@@ -51,7 +51,7 @@ def function_name(equation: Any, program: Any) -> str | None:
     if name == "gelu":
         return "gelu(tanh)" if "tanh" in str(program) else "gelu(exact)"
     if name == "clip":
-        return _clamp_name(equation)
+        return _clamp_name(equation, program)
     return _FUNCTIONS.get(name)
 
 
@@ -68,8 +68,10 @@ def primitive_name(equation: Any) -> str | None:
         return None
     if name == "transpose" and tuple(parameters["permutation"]) in _LAYOUT_CHANGES:
         return None
-    if name == "max" and any(_literal(variable) == 0 for variable in equation.invars):
-        return "relu"
+    if name in ("max", "min"):
+        bound = next((value for value in map(_literal, equation.invars) if isinstance(value, (int, float))), None)
+        if bound is not None:
+            return name_clamp(bound, None) if name == "max" else name_clamp(None, bound)
     if name in ("reduce_window_max", "reduce_window_sum"):
         size, stride, padding = (parameters[key][1:-1] for key in ("window_dimensions", "window_strides", "padding"))
         if tuple(size) == equation.invars[0].aval.shape[1:-1] and not any(map(any, padding)):
@@ -95,9 +97,20 @@ def shared_names(primitives: Sequence[str], written_out: dict[str, tuple[str, ..
     return tuple(names)
 
 
-def _clamp_name(equation: Any) -> str:
-    low, high = (_literal(variable) for variable in equation.invars[1:3])
-    return {(0, 6): "relu6"}.get((low, high), f"clamp({low}, {high})")
+def _clamp_name(equation: Any, program: Any) -> str:
+    """Return the name of `jax.numpy.clip`. With one bound, its program tells which."""
+    values = [_literal(variable) for variable in equation.invars[1:]]
+    kinds = {inner.primitive.name for inner in getattr(program, "eqns", ())}
+    if len(values) == 1:
+        values = [values[0], None] if "max" in kinds else [None, values[0]]
+    low, high = values if len(values) == 2 else (None, None)
+    return name_clamp(low, high)
+
+
+def name_clamp(low: Any, high: Any) -> str:
+    """Return the shared name of a function with these bounds. A float32 bound is written as short as possible."""
+    low, high = (float(f"{value:.7g}") if isinstance(value, float) else value for value in (low, high))
+    return {(0, None): "relu", (0, 6): "relu6"}.get((low, high), f"clamp({low}, {high})")
 
 
 def _literal(variable: Any) -> Any:

@@ -4,21 +4,27 @@ In the program, marks on its inputs and on its output enclose a call of a layer 
 which computes nothing).
 """
 
+import math
+from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from jaxbackend.only import primitive_names
+from compare.base.element_order import Bindings, ElementOrder, own_order
+from jaxbackend.only import order_rules, primitive_names
+from jaxbackend.only.order_rules import NOTHING, Elements, OrderRules
 
 ENTERED, LEFT = "samestep entered ", "samestep left "
 """Marks of a call; its number follows."""
 
 IMAGES_ORIGIN = -1
 
+_USES = {"mul": "scale", "add": "bias", "add_any": "bias", "sub": "bias", "div": "scale"}
 _DRAWS = ("random_bits", "random_fold_in", "random_split", "threefry2x32", "rng_bit_generator")
 
 
@@ -30,11 +36,13 @@ class Reach:
         origins: the numbers of the nearest calls.
         words: the primitives since these calls, numbered in order.
         inside: the number of the call that computes the value, None outside of calls.
+        elements: the order of its elements.
     """
 
     origins: frozenset[int] = frozenset()
     words: frozenset[tuple[int, str]] = frozenset()
     inside: int | None = None
+    elements: Elements = field(default=NOTHING, compare=False)
 
 
 @dataclass
@@ -47,6 +55,12 @@ class Flow:
         inside: the primitives inside a call.
         draws: whether the program draws random numbers.
         logits: the reach of the result.
+        inputs, outputs: the orders of the elements of a call's first input and of its output, by the call's number.
+        orders: the neutral orders of parameters by their number and axis.
+        reductions: the neutral axes of each reduction inside a call: N for the batch, S for positions, C for channels.
+        roots: the constant that is added before each square root inside a call, None where there is none.
+        uses: `scale` or `bias` by the number of a parameter that multiplies or is added.
+        factors: by the number of a parameter or buffer, the constant that multiplies it.
     """
 
     entered: dict[int, Reach] = field(default_factory=dict)
@@ -54,14 +68,36 @@ class Flow:
     inside: dict[int, set[str]] = field(default_factory=dict)
     draws: bool = False
     logits: Reach = Reach()
+    inputs: dict[int, ElementOrder | None] = field(default_factory=dict)
+    outputs: dict[int, ElementOrder | None] = field(default_factory=dict)
+    orders: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
+    reductions: dict[int, list[frozenset[str]]] = field(default_factory=lambda: defaultdict(list))
+    roots: dict[int, list[float | None]] = field(default_factory=lambda: defaultdict(list))
+    uses: dict[int, str] = field(default_factory=dict)
+    factors: dict[int, float] = field(default_factory=dict)
 
 
 def follow(program: Any, inputs: int = 1) -> Flow:
     """Return the flow of a closed jaxpr. Its last `inputs` arguments are the images. Its first result are logits."""
-    walker = _Walker()
-    reaches = [Reach() for _ in program.jaxpr.invars[inputs:]]
-    walker.flow.logits = walker.walk(program.jaxpr, [*reaches, *[Reach(frozenset({IMAGES_ORIGIN}))] * inputs])[0]
-    return walker.flow
+    bindings, variables = Bindings(), program.jaxpr.invars
+    while True:
+        walker = _Walker(bindings)
+        reaches = [
+            Reach(elements=_number_elements(number, each.aval)) for number, each in enumerate(variables[:-inputs])
+        ]
+        for each in variables[-inputs:]:
+            order = own_order(kind.shape) if kind.shape else None
+            reaches.append(Reach(frozenset({IMAGES_ORIGIN}), elements=Elements(order)))
+        walker.flow.logits = walker.walk(program.jaxpr, reaches)[0]
+        walker.flow.orders = walker.rules.variables
+        if not bindings.new:
+            return walker.flow
+        bindings = Bindings({**bindings.known, **bindings.new})
+
+
+def _number_elements(number: int, kind: Any) -> Elements:
+    size = math.prod(kind.shape)
+    return Elements(None, number, np.arange(size, dtype=np.int64).reshape(kind.shape))
 
 
 def name_functions(reach: Reach) -> tuple[str, ...]:
@@ -70,9 +106,11 @@ def name_functions(reach: Reach) -> tuple[str, ...]:
 
 
 class _Walker:
-    def __init__(self) -> None:
+    def __init__(self, bindings: Bindings) -> None:
         self._moment = 0
         self.flow = Flow()
+        self.rules = OrderRules(bindings)
+        self._added: dict[Any, float] = {}  # the constant in a sum, by the sum's variable
 
     def walk(self, jaxpr: Any, reaches: list[Reach]) -> list[Reach]:
         """Return the reaches of a program's results."""
@@ -95,19 +133,53 @@ class _Walker:
             return [self._pass_mark(equation.params["name"], inputs[0])]
         word = primitive_names.function_name(equation, inner)
         if word is None and inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == count:
+            if kind in ("scan", "while"):  # values have another shape inside
+                inputs = [replace(reach, elements=NOTHING) for reach in inputs]
             return self.walk(inner, inputs)
         joined = _union(inputs)
         self._look_inside(joined.inside, equation)
         word = word or primitive_names.primitive_name(equation)
         since = joined.words | {(self._moment, word)} if word is not None and joined.origins else joined.words
-        return [Reach(joined.origins, since, joined.inside)] * count
+        elements = self.rules.results(equation, [reach.elements for reach in inputs])
+        self._note_doing(joined.inside, equation, inputs)
+        return [Reach(joined.origins, since, joined.inside, each) for each in elements]
 
     def _pass_mark(self, mark: str, reach: Reach) -> Reach:
         if mark.startswith(ENTERED):
             number = int(mark.removeprefix(ENTERED))
             self.flow.entered[number] = _union([self.flow.entered.get(number, Reach()), reach])
-            return Reach(reach.origins, reach.words, inside=number)
-        return Reach(frozenset({int(mark.removeprefix(LEFT))})) if mark.startswith(LEFT) else reach
+            self.flow.inputs.setdefault(number, reach.elements.order)
+            return Reach(reach.origins, reach.words, inside=number, elements=reach.elements)
+        if mark.startswith(LEFT):
+            number = int(mark.removeprefix(LEFT))
+            self.flow.outputs.setdefault(number, reach.elements.order)
+            return Reach(frozenset({number}), elements=reach.elements)
+        return reach
+
+    def _note_doing(self, number: int | None, equation: Any, inputs: list[Reach]) -> None:
+        """Note reductions, roots, and parameters that multiply or are added: what a norm is made of."""
+        name = equation.primitive.name
+        constant = next((each for each in map(_read_constant, equation.invars) if each is not None), None)
+        if name in ("add", "add_any") and constant is not None:
+            self._added[equation.outvars[0]] = constant
+        for place, reach in enumerate(inputs):
+            parameter, use = reach.elements.parameter, _USES.get(name)
+            if parameter is None or use is None or (name in ("div", "sub") and place == 0):
+                continue
+            if constant is not None and name == "mul":
+                self.flow.factors.setdefault(parameter, constant)
+            elif any(other.origins or other.inside is not None for other in inputs):
+                self.flow.uses.setdefault(parameter, use)
+        if number is None:
+            return
+        order = inputs[0].elements.order
+        if name in order_rules.REDUCTIONS and order is not None:
+            neutral = order.axes()
+            kinds = {axis: "N" if place == 0 else "S" for place, axis in enumerate(neutral)} | {neutral[-1]: "C"}
+            self.flow.reductions[number].append(frozenset(kinds[axis] for axis in equation.params["axes"]))
+        if name in ("sqrt", "rsqrt"):
+            source = equation.invars[0]
+            self.flow.roots[number].append(None if hasattr(source, "val") else self._added.get(source))
 
     def _look_inside(self, number: int | None, equation: Any) -> None:
         if number is None:
@@ -117,6 +189,13 @@ class _Walker:
             shape, axes = equation.invars[1].aval.shape, equation.params["dimension_numbers"].rhs_spec[2:]
             parameters = dict(equation.params) | {"kernel": [shape[axis] for axis in axes]}
             self.flow.convolutions.setdefault(number, []).append(parameters)
+
+
+def _read_constant(variable: Any) -> float | None:
+    value: Any = getattr(variable, "val", None)  # only a literal has one
+    if value is None or getattr(value, "ndim", 0) != 0:
+        return None
+    return float(value) if isinstance(value, (int, float)) or hasattr(value, "item") else None
 
 
 def _union(reaches: Collection[Reach]) -> Reach:

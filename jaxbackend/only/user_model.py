@@ -1,6 +1,7 @@
 """A user's model, linen or nnx: its variables and layers, and how to run it."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -87,6 +88,7 @@ class UserModel(Protocol):
         parameters, buffers: its variables, arrays in nested dicts.
         layers: paths of the modules that hold variables.
         dropout: paths of its dropout layers, which are switched off.
+        axes: names of the mapped axes that it reduces over (`axis_name` of a batch norm).
     """
 
     framework: str
@@ -94,6 +96,7 @@ class UserModel(Protocol):
     buffers: Any
     layers: tuple[str, ...]
     dropout: tuple[str, ...]
+    axes: tuple[str, ...]
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
         """Return the name of a variable as in `compare.base.trace.Variable`."""
@@ -134,6 +137,38 @@ def guard(action: Callable[[], _T], reference: str) -> _T:
             f"{reference}: the model's forward pass raised {type(error).__name__}: {take_first_line(error)}"
             f"{factories.find_raise(error)}"
         ) from error
+
+
+def call_plainly(_path: str, _module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Call a layer as if nothing stood around it (`jaxbackend.activations.Around`)."""
+    return call(*inputs, **options)
+
+
+def names_axis(module: Any) -> bool:
+    """Tell whether a module has an attribute with the name of a mapped axis, as flax's batch norm has."""
+    return any("axis_name" in name and value is not None for name, value in vars(module).items())
+
+
+def find_axes(run: Callable[[tuple[str, ...]], Any]) -> tuple[str, ...]:
+    """Return the names of the mapped axes that a model needs. `run` traces it with those found so far."""
+    axes: tuple[str, ...] = ()
+    while True:
+        try:
+            run(axes)
+        except NameError as error:
+            missing = re.search(r"unbound axis name:? (\w+)", str(error))
+            if missing is None or missing[1] in axes:
+                raise
+            axes = (*axes, missing[1])
+        else:
+            return axes
+
+
+def bind_axes(function: Callable[..., _T], axes: Sequence[str]) -> Callable[..., _T]:
+    """Return the function with each axis bound to one device, over which a mean or sum changes nothing."""
+    for name in axes:
+        function = jax.vmap(function, in_axes=None, out_axes=None, axis_name=name, axis_size=1)
+    return function
 
 
 def spell_path(path: tuple[Any, ...]) -> str:

@@ -52,22 +52,30 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
     """
     reference = spec.arguments["jax"]
     offered = {"rngs": nnx.Rngs(0), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}
-    result = factories.make(reference, spec.arguments["arguments"]["jax"], offered=offered, other="torch")
+    # Constants of the user's file are float32, as in torch's file, whatever precision is recorded first.
+    single = jax.enable_x64(False)
+    given = spec.arguments["arguments"]["jax"]
+    result = factories.make(reference, given, offered=offered, other="torch", importing=single)
     images = describe_inputs(spec.inputs, spec.image, 2, policy.parameter_dtype)
     if isinstance(result.model, type):
         raise Refused(f"{reference} returns the class {result.model.__name__}, not a model made of it; {_ALLOWED}")
+    model: UserModel
     if isinstance(result.model, linen.Module):
         module = run_settings.set_dtypes(result.model, policy, spec.arguments["arguments"]["jax"])
-        model: UserModel = guard(
+        model = guard(
             lambda: LinenModel(module, images, initialised, Arguments(module, spec.inputs), policy), reference
         )
     elif isinstance(result.model, nnx.Module):
-        model = NnxModel(result.model, Arguments(result.model, spec.inputs), policy)
+        arguments = Arguments(result.model, spec.inputs)
+        model = guard(lambda: NnxModel(result.model, images, arguments, policy), reference)
     else:
         kind = f"{type(result.model).__module__}.{type(result.model).__qualname__}"
         raise Refused(f"{reference} returns a {kind}; {_ALLOWED}")
     _check_finite(model, reference)
-    return Built(model, reference, model.dropout, result.source_sha256, result.notes)
+    notes = [
+        f"axis_name {name!r} is bound to one device: each device reduces over its own images" for name in model.axes
+    ]
+    return Built(model, reference, model.dropout, result.source_sha256, (*result.notes, *notes))
 
 
 def adopt(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Functional:

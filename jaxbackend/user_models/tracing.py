@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from unittest import mock
@@ -12,12 +12,14 @@ import jax
 from flax import linen, traverse_util
 from jax.ad_checkpoint import checkpoint_name
 
+from compare.base.element_order import ElementOrder
 from compare.base.interface import Refused
 from compare.base.task import flatten_outputs
-from compare.base.trace import IMAGES, Layer, Trace, Variable, number_call
+from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable, number_call
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
 from jaxbackend import layers, precision, roles
+from jaxbackend.only import own_norms
 from jaxbackend.only.program_flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, follow, name_functions
 from jaxbackend.only.user_model import DRAWS, UserModel, describe_inputs, guard, spell_path
 from jaxbackend.user_models import build
@@ -72,6 +74,7 @@ class _Call:
     module: Any
     arguments: Mapping[str, Any]
     input: tuple[int, ...]
+    outside: int | None  # the number of the call around it
     output: tuple[int, ...] = ()
 
 
@@ -79,6 +82,7 @@ class _Call:
 class _Pass:
     calls: list[_Call]
     held: Mapping[str, list[_Held]]
+    numbers: Mapping[str, int]
     unused: tuple[str, ...]
     flow: Flow
     outputs: Mapping[str, tuple[int, ...]]
@@ -93,17 +97,41 @@ class _Pass:
             call, reach, kind = self.calls[number], self.flow.entered.get(number, Reach()), self._role(number)
             convolution = next(iter(self.flow.convolutions.get(number, [])), None)
             first = name == call.path
+            layouts = [_find_layout(kind, orders.get(number)) for orders in (self.flow.inputs, self.flow.outputs)]
+            variables = tuple(map(self._complete, _variables(call.module, kind, self.held[call.path])))
+            settings, role = roles.settings(call.module, kind, convolution, call.arguments), kind
+            inside = sum(number in self._holders(other) for other in range(len(self.calls)))
+            if kind == "parameters" and not inside:
+                numbered = [(each, self.numbers[each.own]) for each in variables]
+                norm = own_norms.find_norm(self.flow, number, numbered, (*call.input, 0)[-1])
+                if norm is not None:
+                    role, variables, settings = norm.role, norm.variables, norm.settings
             yield Layer(
                 path=name,
-                role=kind,
-                variables=_variables(call.module, kind, self.held[call.path]) if first else (),
-                settings=roles.settings(call.module, kind, convolution, call.arguments),
-                input=call.input,
-                output=call.output,
+                role=role,
+                variables=variables if first else (),
+                settings=settings,
+                input=_neutral_shape(call.input, layouts[0]),
+                output=_neutral_shape(call.output, layouts[1]),
                 after=self.paths(reach.origins),
                 between=name_functions(reach),
                 written=roles.written(call.module),
+                input_layout=layouts[0],
+                output_layout=layouts[1],
+                inside=inside,
             )
+
+    def _holders(self, number: int) -> list[int]:
+        """Return the numbers of the calls around a call."""
+        outside = self.calls[number].outside
+        return [] if outside is None else [outside, *self._holders(outside)]
+
+    def _complete(self, variable: Variable) -> Variable:
+        """Return a variable with its use and the orders of its axes."""
+        number = self.numbers[variable.own]
+        orders, use = self.flow.orders.get(number, {}), self.flow.uses.get(number, "")
+        axes = tuple(orders.get(axis, ()) for axis in range(len(variable.shape))) if orders else ()
+        return replace(variable, orders=axes, use=use)
 
     @cached_property
     def _names(self) -> dict[int, str]:
@@ -125,14 +153,20 @@ class _Pass:
 
 def _pass(model: UserModel, images: Any) -> _Pass:
     calls: list[_Call] = []
+    running: list[int] = []
 
     def around(path: str, module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         number = len(calls)
         arrays = [value for value in jax.tree.leaves((inputs, options)) if isinstance(value, jax.Array)]
         arguments = _bind_arguments(module, inputs, options)
-        calls.append(_Call(path, module, arguments, arrays[0].shape if arrays else ()))
+        outside = running[-1] if running else None
+        calls.append(_Call(path, module, arguments, arrays[0].shape if arrays else (), outside))
         inputs, options = _mark((inputs, options), f"{ENTERED}{number}")
-        result = call(*inputs, **options)
+        running.append(number)
+        try:
+            result = call(*inputs, **options)
+        finally:
+            running.pop()
         calls[number].output = getattr(result, "shape", ())
         return result if path == roles.ROOT else _mark(result, f"{LEFT}{number}")  # nothing comes after the whole model
 
@@ -159,7 +193,8 @@ def _pass(model: UserModel, images: Any) -> _Pass:
     own = [model.own_name(path, first) for state, first in zip(flat, (True, False), strict=True) for path in state]
     unused = [name for name, at in zip(own, program.jaxpr.invars[:-count], strict=True) if id(at) not in read]
     outputs = {name: output.shape for name, output in zip(names, program.out_avals, strict=True)}
-    return _Pass(calls, held, tuple(unused), follow(program, count), outputs)
+    numbers = {name: number for number, name in enumerate(own)}
+    return _Pass(calls, held, numbers, tuple(unused), follow(program, count), outputs)
 
 
 def _mark(values: Any, mark: str) -> Any:
@@ -182,6 +217,17 @@ def _variables(module: Any, kind: str, held: list[_Held]) -> tuple[Variable, ...
         role, shape, _ = roles.variable(module, kind, variable.attribute, variable.shape)
         variables.append(Variable(variable.own, role, shape, variable.is_parameter))
     return tuple(variables)
+
+
+def _find_layout(kind: str, order: ElementOrder | None) -> Layout:
+    """Return how an input or output comes into the neutral order. Flax's known layers have the neutral axes."""
+    if order is None or not order.shape:
+        return Layout()
+    return Layout(order.axes() if kind == "parameters" else (), order.features() if len(order.shape) == 2 else ())
+
+
+def _neutral_shape(shape: tuple[int, ...], layout: Layout) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in layout.axes) if len(layout.axes) == len(shape) else shape
 
 
 def _bind_arguments(module: Any, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -43,13 +43,14 @@ def named(spec: ModelSpec) -> ModelSpec:
             own=each.own,
             name=f"{paths[layer.path]}.{each.own.rpartition('/')[2] if layer.role == 'parameters' else each.role}",
             shape=each.shape,
-            flattened=None,
             is_parameter=each.is_parameter,
+            orders=each.orders,
         )
         for layer in found.layers
         for each in layer.variables
     )
-    table = Names(variables, paths).to_json()
+    layouts = {layer.path: (layer.input_layout, layer.output_layout) for layer in found.layers}
+    table = Names(variables, paths, layouts).to_json()
     return replace(spec, arguments={**spec.arguments, "names": {"jax": table, "torch": table}})
 
 

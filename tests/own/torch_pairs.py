@@ -27,24 +27,25 @@ def traced(spec: ModelSpec, batch_size: int = 3) -> Trace:
     return trace.from_json(torchbackend.backend.BACKEND.trace(spec, batch_size))
 
 
-def table(found: Trace, flattened: dict[str, int] | None = None) -> Names:
-    """Return the table of names that are the model's own, `flattened` giving channels by the kernel's own name."""
+def table(found: Trace) -> Names:
+    """Return the table of names that are the model's own."""
     variables = [
         Crossing(
             own=each.own,
             name=f"{each.own if each.role in ('gamma', 'free') else layer.path}.{each.role}",
             shape=each.shape,
-            flattened=(flattened or {}).get(each.own),
             is_parameter=each.is_parameter,
+            orders=each.orders,
         )
         for layer in found.layers
         for each in layer.variables
     ]
-    return Names(tuple(variables), {layer.path: layer.path for layer in found.layers})
+    layouts = {layer.path: (layer.input_layout, layer.output_layout) for layer in found.layers}
+    return Names(tuple(variables), {layer.path: layer.path for layer in found.layers}, layouts)
 
 
-def matched(spec: ModelSpec, flattened: dict[str, int] | None = None) -> ModelSpec:
-    names = table(traced(spec), flattened).to_json()
+def matched(spec: ModelSpec) -> ModelSpec:
+    names = table(traced(spec)).to_json()
     return replace(spec, arguments={**spec.arguments, "names": {"torch": names}})
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compare.base.trace import Trace
+from compare.base import names
+from compare.base.trace import Layout, Trace
 from compare.user_models.matching import Matching, match
 from tests.unit.traced_models import attention, refused, resnet, scaled, shortcut_first, without
 from tests.unit.traces import Said, again, both, convolution, dense, flax_path, jax, parameters, renamed, torch
@@ -120,7 +121,7 @@ def test_other_wiring_of_the_same_layers_matches_by_order_and_is_remarked() -> N
 def test_a_pointwise_convolution_matches_a_dense_layer_and_keeps_torchs_shape() -> None:
     a = torch(convolution("head", (1, 1, 8, 10), [""], bias=True, groups=1))
     b = jax(dense("head", (8, 10), [""]))
-    tables = match(a, b).names({})
+    tables = match(a, b).names()
     assert [each.shape for each in tables["jax"].variables] == [(1, 1, 8, 10), (10,)]
     assert tables["jax"].variables[0].own == "params/Head_0/kernel"
     grouped = torch(convolution("head", (1, 1, 8, 10), [""], bias=True, groups=2))
@@ -132,7 +133,7 @@ def test_layer_scales_match_in_either_shape() -> None:
     b = jax(parameters("block", [""], scale=(8,)), dense("fc", (8, 10), ["block"]))
     found = match(a, b)
     assert found.to_map()["block.gamma"] == "params/Block_0/scale"
-    scale = found.names({})["jax"].variables[0]
+    scale = found.names()["jax"].variables[0]
     assert (scale.name, scale.shape) == ("block.gamma", (8, 1, 1))
 
 
@@ -169,7 +170,7 @@ def test_a_second_call_matches_a_second_call() -> None:
     a, b = both(*layers)
     found = match(a, b)
     assert _is_by_name(found, a)
-    assert found.names({})["jax"].layers == {"C_0": "c", "C_0#2": "c#2", "Fc_0": "fc"}
+    assert found.names()["jax"].layers == {"C_0": "c", "C_0#2": "c#2", "Fc_0": "fc"}
     assert len(found.variables) == 3
     own = [layers[0], convolution("d", (3, 3, 3, 3), ["c"]), dense("fc", (3, 10), ["d"])]
     assert "one is the second call of a layer, the other is not" in refused(a, jax(*own))
@@ -177,11 +178,19 @@ def test_a_second_call_matches_a_second_call() -> None:
     assert "flax lacks a layer like torch's c#2 (convolution called again)" in refused(a, jax(*once))
 
 
-def test_only_torchs_kernel_is_said_to_be_flattened() -> None:
-    a, b = both(dense("fc", (8, 10), [""]))
-    tables = match(a, b).names({"fc": 4})
-    assert [each.flattened for each in tables["torch"].variables] == [4, None]
-    assert [each.flattened for each in tables["jax"].variables] == [None, None]
+def test_orders_of_variables_and_layouts_travel_with_each_side() -> None:
+    a, b = both(dense("fc", (4, 10), [""]))
+    layer = a.layers[0]
+    turned = replace(layer.variables[0], orders=((0, 2, 1, 3), ()))
+    a = replace(
+        a, layers=(replace(layer, variables=(turned, *layer.variables[1:]), input_layout=Layout((), (0, 2, 1, 3))),)
+    )
+    tables = match(a, b).names()
+    assert [each.orders for each in tables["torch"].variables] == [((0, 2, 1, 3), ()), ()]
+    assert [each.orders for each in tables["jax"].variables] == [(), ()]
+    assert tables["torch"].layouts == {"fc": (Layout((), (0, 2, 1, 3)), Layout())}
+    assert names.from_json(tables["torch"].to_json()) == tables["torch"]
+    assert match(a, b).names(apart=["fc"])["jax"].layers == {}
 
 
 def test_five_hundred_layers_match_and_part_quickly() -> None:

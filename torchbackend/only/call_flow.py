@@ -1,5 +1,6 @@
 """Which layers and functions each value of a user's torch model comes from, watched during one pass."""
 
+from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,12 +13,16 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from compare.base.element_order import Bindings, image_order
 from compare.base.interface import Refused
 from compare.base.names import join_path
-from compare.base.trace import IMAGES, Layer, Variable, number_call
+from compare.base.trace import IMAGES, Layer, Layout, Variable, number_call
 from torchbackend import roles
-from torchbackend.only import function_names
+from torchbackend.only import function_names, recognition
+from torchbackend.only.exact_gradients import INEXACT
 from torchbackend.only.modules import is_channels_first, neutral_shape, tensors
+from torchbackend.only.order_tracker import OrderTracker
+from torchbackend.only.recognition import Doings, Operation
 
 _RANDOM = ("bernoulli", "rand", "randn", "rand_like", "randn_like", "normal", "uniform", "randint", "randperm")
 _RANDOM += ("multinomial", "exponential", "random", "rrelu")
@@ -37,23 +42,44 @@ class _Origin:
 class CallWatcher(TorchFunctionMode):
     """Sees every function of torch that a model calls, and within `hooks` every module."""
 
-    def __init__(self, model: nn.Module, inputs: Sequence[torch.Tensor], reference: str) -> None:
+    def __init__(self, model: nn.Module, inputs: Sequence[torch.Tensor], reference: str, bindings: Bindings) -> None:
         super().__init__()
+        self._orders = OrderTracker(lambda tensor: self._owners.get(id(tensor), ("", ""))[1], bindings)
         self.layers: list[Layer] = []
         self._model, self._reference = model, reference
         self._functions: list[str] = []
         self._open: list[tuple[str, int | None]] = []  # modules being called: path, index of its layer
         self._own: dict[str, list[Variable]] = {}
+        self._own_by_id = defaultdict[str, dict[int, Variable]](dict)
         self._owners: dict[int, tuple[str, str]] = {}  # module and name of a variable, by the id of its tensor
         for path, variable, tensor in _variables(model):
             self._own.setdefault(path, []).append(variable)
+            self._own_by_id[path][id(tensor)] = variable
             self._owners[id(tensor)] = path, variable.own
+        self._doings: dict[int, Doings] = {}  # by the index of an open layer of no known kind
+        self._dropped = set[int]()
         self._seen, self._elsewhere = set[str](), set[str]()
         self._tensors: list[torch.Tensor] = []  # the id of a deleted tensor could go to another one
         self._origins: dict[int, _Origin] = {}
         self._nodes: dict[Any, _Origin] = {}
         for images in inputs:
             self._set(images, _Origin(frozenset([-1])))
+            if images.is_floating_point() and images.ndim > 2:
+                self._orders.set(images, image_order(tuple(images.shape), 1))
+
+    def list_layers(self) -> tuple[Layer, ...]:
+        """Return all layers, with the orders of their variables."""
+        return tuple(
+            replace(layer, variables=tuple(map(self._with_orders, layer.variables)))
+            for index, layer in enumerate(self.layers)
+            if index not in self._dropped
+        )
+
+    def _with_orders(self, variable: Variable) -> Variable:
+        orders = self._orders.variables.get(variable.own, {})
+        return replace(
+            variable, orders=tuple(orders.get(axis, ()) for axis in range(len(variable.shape))) if orders else ()
+        )
 
     @property
     def place(self) -> str:
@@ -90,8 +116,14 @@ class CallWatcher(TorchFunctionMode):
         return self._seen
 
     def notes(self) -> list[str]:
-        """Return a note for each variable that is used in two places."""
-        return [f"{name} is also used outside its layer's own call" for name in sorted(self._elsewhere)]
+        """Return notes on variables that are used in two places, and on functions with an inexact gradient."""
+        twice = [f"{name} is also used outside its layer's own call" for name in sorted(self._elsewhere)]
+        inexact = [
+            f"torch's float64 gradient of {name} is inexact ({INEXACT[name]}): the certificate uses the exact one"
+            for name in dict.fromkeys(self._functions)
+            if name in INEXACT
+        ]
+        return [*twice, *inexact]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch and remember where its results come from."""
@@ -104,7 +136,59 @@ class CallWatcher(TorchFunctionMode):
         results = _tensors_in(args[:1] if name == "setitem" else result)
         if results and inputs:
             self._note_call(func, args, kwargs or {}, inputs, results)
+            if name != "setitem":
+                self._orders.note(name, func, args, kwargs or {}, results)
+            self._recognise(name, args, kwargs or {}, inputs, results)
         return result
+
+    def _recognise(
+        self, name: str, args: Any, keywords: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> None:
+        """Note what the innermost module does itself, if it is a layer of no known kind."""
+        path, index = self._open[-1] if self._open else ("", None)
+        doings = None if index is None else self._doings.get(index)
+        if doings is None:
+            return
+        operation = recognition.find_operation(name, args, keywords, self._own_by_id[path])
+        if operation is not None:
+            self._add_operation(doings, operation, inputs[0], results[0])
+            return
+        doings.note_norm(name, args, keywords)
+        doings.note(name, recognition.own_tensors(inputs, self._own_by_id[path]))
+        order, axes = self._orders.get(inputs[0]), function_names.reduced_axes(name, args, keywords)
+        if order is not None and axes is not None:
+            doings.reductions.append(recognition.name_axes(order, axes))
+
+    def _add_operation(self, doings: Doings, operation: Operation, x: torch.Tensor, result: torch.Tensor) -> None:
+        """Add a function with parameters as a layer of its own."""
+        after, between = self._describe(self._find_origin(x))
+        path = number_call(operation.variables[0].own, [layer.path for layer in self.layers])
+        orders = [self._orders.get(tensor) for tensor in (x, result)]
+        shapes = [
+            tuple(tensor.shape[axis] for axis in order.axes()) if order else tuple(tensor.shape)
+            for tensor, order in zip((x, result), orders, strict=True)
+        ]
+        doings.operations.append((len(self.layers), operation))
+        self._set(result, _Origin(frozenset([len(self.layers)])))
+        layouts = [
+            Layout(order.axes(), order.features() if len(order.shape) == 2 else ()) if order else Layout()
+            for order in orders
+        ]
+        self.layers.append(
+            Layer(
+                path=path,
+                role=operation.role,
+                variables=operation.variables if "#" not in path else (),
+                settings=operation.settings,
+                input=shapes[0],
+                output=shapes[1],
+                after=after,
+                between=between,
+                input_layout=layouts[0],
+                output_layout=layouts[1],
+                is_module=False,
+            )
+        )
 
     def _note_call(
         self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
@@ -148,6 +232,8 @@ class CallWatcher(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 self._open.append((path, len(self.layers) if is_layer else None))
                 if is_layer:
+                    if roles.role(module) == "parameters":
+                        self._doings[len(self.layers)] = Doings()
                     self.layers.append(self._layer(module, path, _tensors_in((args, kwargs))))
 
         return hook
@@ -155,17 +241,30 @@ class CallWatcher(TorchFunctionMode):
     def _layer(self, module: nn.Module, path: str, inputs: list[torch.Tensor]) -> Layer:
         call = number_call(path or roles.ROOT, [layer.path for layer in self.layers])
         after, between = self._describe(reduce(or_, map(self._find_origin, inputs), _Origin()))
+        role = roles.role(module)
         return Layer(
             path=call,
-            role=roles.role(module),
+            role=role,
             variables=tuple(self._own.get(path, ())) if "#" not in call else (),
             settings=roles.settings(module),
-            input=_neutral(module, inputs[0].shape if inputs else ()),
+            input=self._neutral_shape(module, inputs[0]) if inputs else (),
             output=(),
             after=after,
             between=between,
             written=roles.written(module),
+            input_layout=self._find_layout(role, inputs[0]) if inputs else Layout(),
         )
+
+    def _find_layout(self, role: str, tensor: torch.Tensor) -> Layout:
+        """Return how a layer's input or output comes into the neutral order. Known kinds of layers tell its axes."""
+        order = self._orders.get(tensor)
+        if order is None or not order.shape:
+            return Layout()
+        return Layout(order.axes() if role == "parameters" else (), order.features() if len(order.shape) == 2 else ())
+
+    def _neutral_shape(self, module: nn.Module, tensor: torch.Tensor) -> tuple[int, ...]:
+        axes = self._find_layout(roles.role(module), tensor).axes
+        return tuple(tensor.shape[axis] for axis in axes) if axes else _neutral(module, tensor.shape)
 
     def _after(self, module: nn.Module, _inputs: Any, result: Any) -> None:
         path, index = self._open.pop()
@@ -176,9 +275,52 @@ class CallWatcher(TorchFunctionMode):
             what = f"layer {path!r} ({type(module).__name__})" if path else "the model"
             raise Refused(f"{self._reference}: {what} returns a {type(result).__name__} without a tensor")
         with torch._C.DisableTorchFunction():
-            self.layers[index] = replace(self.layers[index], output=_neutral(module, results[0].shape))
-            for tensor in results if path else ():  # nothing comes after the model as a whole
+            self.layers[index] = replace(
+                self.layers[index],
+                output=self._neutral_shape(module, results[0]),
+                output_layout=self._find_layout(roles.role(module), results[0]),
+            )
+            self._name_doings(index)
+            for tensor in results if path and index not in self._dropped else ():  # nothing comes after the whole model
                 self._set(tensor, _Origin(frozenset([index])))
+
+    def _name_doings(self, index: int) -> None:
+        """Give a layer of no known kind the role of what it does.
+
+        If one operation is all that it does with its variables, it is that layer. Otherwise every operation is a layer
+        of its own, and the module keeps the rest.
+        """
+        doings, layer = self._doings.get(index), self.layers[index]
+        if doings is None:
+            return
+        numbers = {number for number, _ in doings.operations}
+        others = [each for number, each in enumerate(self.layers) if number > index and number not in numbers]
+        layer = replace(layer, inside=len(others))
+        own = self._own.get(layer.path.partition("#")[0] if layer.path != roles.ROOT else "", [])
+        names = {variable.own for variable in own}
+        if len(doings.operations) == 1 and not others and index:
+            number, operation = doings.operations[0]
+            if {variable.own for variable in operation.variables} == names:
+                self._dropped.add(number)
+                variables = operation.variables if layer.variables else ()
+                self.layers[index] = replace(
+                    layer, role=operation.role, settings=operation.settings, variables=variables
+                )
+                return
+        if doings.operations:
+            used = {variable.own for _, operation in doings.operations for variable in operation.variables}
+            rest = tuple(variable for variable in layer.variables if variable.own not in used)
+            self.layers[index] = replace(layer, variables=rest, inside=len(others) + len(numbers), is_module=False)
+            if not names - used:
+                self._dropped.add(index)
+            return
+        norm = None if others else doings.find_norm(own, layer.output[-1] if layer.output else 0)
+        if norm is not None:
+            variables = norm.variables if layer.variables else ()
+            self.layers[index] = replace(layer, role=norm.role, settings=norm.settings, variables=variables)
+            return
+        variables = tuple(replace(each, use=doings.uses.get(each.own, "")) for each in layer.variables)
+        self.layers[index] = replace(layer, variables=variables)
 
     def _describe(self, origin: _Origin) -> tuple[tuple[str, ...], tuple[str, ...]]:
         after = tuple(IMAGES if index < 0 else self.layers[index].path for index in sorted(origin.layers))

@@ -30,6 +30,8 @@ _SAME = {
     "leaky_relu": "leaky-relu",
     "log_sigmoid": "logsigmoid",
 }
+REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "norm", "var", "std", "logsumexp", "prod", "median")
+REDUCTIONS += ("var_mean", "std_mean", "linalg_norm", "linalg_vector_norm", "vector_norm")
 _UNNAMED = ("contiguous", "clone", "detach", "to", "type", "type_as", "float", "double", "half", "bfloat16", "get")
 _UNNAMED += ("requires_grad", "expand", "expand_as", "checkpoint", "alias", "data", "broadcast_to")
 _RESHAPES = ("flatten", "view", "reshape", "unflatten", "squeeze", "unsqueeze", "ravel", "view_as", "reshape_as")
@@ -73,7 +75,7 @@ def plain_name(function: Any) -> str:
 def _clamp_name(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str:
     names = ("min_val", "max_val") if name == "hardtanh" else ("min", "max")
     default = (-1.0, 1.0) if name == "hardtanh" else (None, None)
-    low, high = (_argument(arguments, keywords, index + 1, key, default[index]) for index, key in enumerate(names))
+    low, high = (argument(arguments, keywords, index + 1, key, default[index]) for index, key in enumerate(names))
     return {(0, None): "relu", (0, 6): "relu6"}.get((low, high), f"clamp({low}, {high})")
 
 
@@ -83,7 +85,7 @@ def _pool_name(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: M
     rank = x.ndim - 2
     sizes = list(x.shape[2:])
     if adaptive:
-        wanted = _argument(arguments, keywords, 1, "output_size", 1)
+        wanted = argument(arguments, keywords, 1, "output_size", 1)
         outputs = [
             size if output is None else output for output, size in zip(_spread(wanted, rank), sizes, strict=True)
         ]
@@ -94,18 +96,16 @@ def _pool_name(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: M
         kernel = stride = [size // output for size, output in zip(sizes, outputs, strict=True)]
         padding = [[0, 0]] * rank
     elif name in ("max_pool2d", "avg_pool2d", "max_pool1d", "avg_pool1d", "max_pool3d", "avg_pool3d"):
-        kernel = _spread(_argument(arguments, keywords, 1, "kernel_size", None), rank)
-        stride = _spread(_argument(arguments, keywords, 2, "stride", None) or kernel, rank)
-        edges = _spread(_argument(arguments, keywords, 3, "padding", 0), rank)
-        up = bool(_argument(arguments, keywords, 5 if kind == "max" else 4, "ceil_mode", False))
+        kernel = _spread(argument(arguments, keywords, 1, "kernel_size", None), rank)
+        stride = _spread(argument(arguments, keywords, 2, "stride", None) or kernel, rank)
+        edges = _spread(argument(arguments, keywords, 3, "padding", 0), rank)
+        up = bool(argument(arguments, keywords, 5 if kind == "max" else 4, "ceil_mode", False))
         padding = [_padding(*axis, up=up) for axis in zip(sizes, kernel, stride, edges, strict=True)]
     else:
         return name
     if kernel == sizes and not any(map(any, padding)):
         return "mean" if kind == "average" else "max"
-    counted = (
-        kind == "max" or _argument(arguments, keywords, 5, "count_include_pad", True) or not any(map(any, padding))
-    )
+    counted = kind == "max" or argument(arguments, keywords, 5, "count_include_pad", True) or not any(map(any, padding))
     return f"{kind}-pool({kernel}, {stride}, {padding}{'' if counted else ', padding not counted'})"
 
 
@@ -119,7 +119,18 @@ def _padding(size: int, kernel: int, stride: int, edge: int, *, up: bool) -> lis
     return [edge, edge + max(0, (windows - 1) * stride + kernel - size - 2 * edge)]
 
 
-def _argument(arguments: Sequence[Any], keywords: Mapping[str, Any], index: int, name: str, default: Any) -> Any:
+def reduced_axes(name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the axes that a function reduces, or None for another function or all axes."""
+    if name not in REDUCTIONS:
+        return None
+    axes = keywords.get("dim", next((value for value in args[1:] if isinstance(value, (int, tuple, list))), None))
+    if name == "norm" and "dim" not in keywords:
+        axes = argument(args, keywords, 2, "dim", None)
+    return None if axes is None or isinstance(axes, bool) else (axes,) if isinstance(axes, int) else tuple(axes)
+
+
+def argument(arguments: Sequence[Any], keywords: Mapping[str, Any], index: int, name: str, default: Any) -> Any:
+    """Return one argument of a call by its place or name."""
     return arguments[index] if index < len(arguments) else keywords.get(name, default)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+from compare.base.trace import Layout
+
 
 def stack_batches(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return P tensors of one shape as one tensor [P, ...] and keep their memory order.
@@ -34,13 +36,28 @@ def to_channels_last(activation: torch.Tensor) -> torch.Tensor:
     return activation.permute(0, 2, 3, 1) if activation.ndim == 4 else activation
 
 
-def to_channels_last_rows(tensor: torch.Tensor, channels: int, *, axis: int) -> torch.Tensor:
-    """Return a tensor with its flattened axis [CHW] brought into the order [HWC]."""
-    axis %= tensor.ndim
-    return tensor.unflatten(axis, (channels, -1)).transpose(axis, axis + 1).flatten(axis, axis + 1)
+def take(tensor: torch.Tensor, axis: int, order: Sequence[int]) -> torch.Tensor:
+    """Return a tensor with the indices of one axis in this order."""
+    return tensor.index_select(axis % tensor.ndim, torch.tensor(order, device=tensor.device))
 
 
-def to_channels_first_rows(tensor: torch.Tensor, channels: int, *, axis: int) -> torch.Tensor:
-    """Undo `to_channels_last_rows`."""
-    axis %= tensor.ndim
-    return tensor.unflatten(axis, (-1, channels)).transpose(axis, axis + 1).flatten(axis, axis + 1)
+def invert(order: Sequence[int]) -> list[int]:
+    """Return the order that undoes an order."""
+    places = [0] * len(order)
+    for place, index in enumerate(order):
+        places[index] = place
+    return places
+
+
+def bring_to_neutral(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Return an activation in neutral order, as its layout tells. A layout of another size does not apply."""
+    if len(layout.axes) == tensor.ndim:
+        tensor = tensor.permute(layout.axes)
+    return take(tensor, -1, layout.features) if len(layout.features) == tensor.shape[-1] else tensor
+
+
+def bring_from_neutral(tensor: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Undo `bring_to_neutral`."""
+    if len(layout.features) == tensor.shape[-1]:
+        tensor = take(tensor, -1, invert(layout.features))
+    return tensor.permute(invert(layout.axes)) if len(layout.axes) == tensor.ndim else tensor

@@ -8,13 +8,16 @@ import torch
 from torch import nn
 
 from compare.base.names import Names
-from torchbackend.only.memory_order import to_channels_first_rows, to_channels_last_rows
+from compare.base.trace import AS_IT_IS, Layout
+from torchbackend.only.memory_order import bring_from_neutral, bring_to_neutral
 from torchbackend.only.modules import (
     find_module,
     is_always_channels_first,
     is_always_channels_last,
     is_channels_first,
 )
+from torchbackend.only.operations import find_kernel
+from torchbackend.roles import ROOT
 
 
 @dataclass(frozen=True)
@@ -23,19 +26,19 @@ class RecordedLayer:
 
     Attributes:
         module: the layer.
-        flattened: the number of channels where the layer's input is flattened channels first, else None.
+        input_layout, output_layout: how its input and output come into the neutral order.
     """
 
     module: nn.Module
-    flattened: int | None
+    input_layout: Layout = AS_IT_IS
+    output_layout: Layout = AS_IT_IS
 
     def to_neutral(self, activation: torch.Tensor, *, is_input: bool = False) -> torch.Tensor:
         """Return an output or input of the layer in neutral layout."""
-        if is_input and self.flattened is not None:
-            return to_channels_last_rows(activation, self.flattened, axis=-1)
-        if is_channels_first(self.module, activation.shape):
+        layout = self.input_layout if is_input else self.output_layout
+        if not layout.axes and is_channels_first(self.module, activation.shape):
             return activation.movedim(1, -1)
-        return activation
+        return bring_to_neutral(activation, layout)
 
     def run(self, inputs: torch.Tensor, *, training: bool) -> torch.Tensor:
         """Return the layer's neutral output for neutral inputs, and leave its buffers and mode unchanged."""
@@ -54,8 +57,9 @@ class RecordedLayer:
                     buffer.copy_(buffers[name])
 
     def _call(self, inputs: torch.Tensor) -> torch.Tensor:
-        if self.flattened is not None:
-            inputs = to_channels_first_rows(inputs, self.flattened, axis=-1)
+        inputs = bring_from_neutral(inputs, self.input_layout)
+        if self.input_layout.axes:
+            return self.module(inputs.contiguous())
         has_axes = inputs.ndim in (4, 5) or (inputs.ndim == 3 and is_always_channels_first(self.module))
         if not has_axes or is_always_channels_last(self.module):
             return self.module(inputs.clone())
@@ -70,15 +74,15 @@ class RecordedLayer:
 
 def find_layers(model: nn.Module, table: Names) -> dict[str, RecordedLayer]:
     """Return the layers of a table by the names under which they are recorded."""
-    flattened = {
-        variable.own.rpartition(".")[0]: variable.flattened
-        for variable in table.variables
-        if variable.flattened is not None
-    }
     return {
-        name: RecordedLayer(find_module(model, path), flattened.get(path))
+        name: RecordedLayer(_find_holder(model, path), *table.layouts.get(path, ()))
         for path, name in ((own.partition("#")[0], name) for own, name in table.layers.items())
     }
+
+
+def _find_holder(model: nn.Module, path: str) -> nn.Module:
+    """Return the module at a path, or the module that holds the parameter there."""
+    return find_module(model, path if find_kernel(model, path) is None else path.rpartition(".")[0] or ROOT)
 
 
 def to_neutral(layers: Mapping[str, RecordedLayer], activations: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -57,6 +57,8 @@ def build(spec: ModelSpec, policy: Policy) -> Built:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # as flax's models get key 0, so that a factory gives the same initial weights again
         result = factories.make(reference, arguments, offered={}, other="jax")
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)  # it would stay for all that this process does
     _check_kind(result.model, reference)
     model: nn.Module = result.model
     dropout = _switch_off_dropout(model)
@@ -64,7 +66,10 @@ def build(spec: ModelSpec, policy: Policy) -> Built:
     _check(model, reference)
     _keep_constants(model, spec.arguments.get("constants", ()))
     model = model.to(policy.parameter_dtype).train()
-    return Built(model, reference, dropout, result.source_sha256, result.notes)
+    notes = list(result.notes)
+    if default != torch.float32:
+        notes.append(f"{reference} sets torch's default dtype to {default}: samestep's precision replaces it")
+    return Built(model, reference, dropout, result.source_sha256, tuple(notes))
 
 
 def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
@@ -79,7 +84,7 @@ def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
     table, model = names.from_json(spec.arguments["names"]["torch"]), build(spec, policy).model
     known = {*dict(model.named_parameters(remove_duplicate=False)), *dict(model.named_buffers())}
     missing = [variable.own for variable in table.variables if variable.own not in known]
-    places = {roles.ROOT, *dict(model.named_modules())}
+    places = {roles.ROOT, *dict(model.named_modules()), *known}
     missing += [own for own in table.layers if own.partition("#")[0] not in places]
     if missing:
         raise Refused(f"{reference}: the model has no {missing[0]!r}, which the pair's table names; match it again")

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from compare.base.element_order import Bindings
 from compare.base.errors import take_first_line
 from compare.base.interface import Refused
 from compare.base.names import join_path
@@ -28,26 +29,35 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         Refused: as `build`. The pass raises or draws random numbers. It uses a layer's parameters and never calls
             that layer. A layer or the model returns more than one tensor. The logits have another shape.
     """
-    built = build(spec, precision.policy("float32", "cpu"))
+    policy = precision.policy("float32", "cpu")
+    built = build(spec, policy)
     model, reference = built.model, built.reference
     inputs = spec.inputs or (Input("", spec.image),)
-    images = [
-        values.requires_grad_().clone() if values.is_floating_point() else values  # models may change them
-        for values in make_inputs(inputs, batch_size)
-    ]
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    functional_dropout.record_calls()
-    arguments, options = make_arguments(inputs, images, by_name=takes_by_name(model, inputs), options={})
-    watcher = CallWatcher(model, images, reference)
+    bindings, place, images = Bindings(), "the model's forward", list[torch.Tensor]()
     try:
-        with watcher.hooks(), watcher:
-            result = model(*arguments, **options)
+        while True:
+            images = [
+                values.requires_grad_().clone() if values.is_floating_point() else values  # models may change them
+                for values in make_inputs(inputs, batch_size)
+            ]
+            functional_dropout.record_calls()
+            arguments, options = make_arguments(inputs, images, by_name=takes_by_name(model, inputs), options={})
+            watcher = CallWatcher(model, images, reference, bindings)
+            with policy.scope(), watcher.hooks(), watcher:
+                try:
+                    result = model(*arguments, **options)
+                finally:
+                    place = watcher.place
+            if not bindings.new:
+                break
+            bindings = Bindings({**bindings.known, **bindings.new})
     except Refused:
         raise
     except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: training on {_describe(inputs, images)} raised "
-            f"{type(error).__name__} in {watcher.place}: {take_first_line(error)}{factories.find_raise(error)}"
+            f"{type(error).__name__} in {place}: {take_first_line(error)}{factories.find_raise(error)}"
         ) from error
     outputs = _find_outputs(result, reference)
     logits = next(iter(outputs.values()))
@@ -56,7 +66,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     changed = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
     return Trace(
         framework="torch",
-        layers=tuple(watcher.layers),
+        layers=watcher.list_layers(),
         output=neutral_shape(logits.shape) if logits.ndim == 4 else tuple(logits.shape),
         constants=tuple(name for name in _list_buffers(model) if name not in changed),
         outputs={name: tuple(output.shape) for name, output in outputs.items()},
