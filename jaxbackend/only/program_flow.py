@@ -79,13 +79,11 @@ class Flow:
 
 def follow(program: Any, inputs: int = 1) -> Flow:
     """Return the flow of a closed jaxpr. Its last `inputs` arguments are the images. Its first result are logits."""
-    bindings, variables = Bindings(), program.jaxpr.invars
+    bindings, kinds = Bindings(), [variable.aval for variable in program.jaxpr.invars]
     while True:
         walker = _Walker(bindings)
-        reaches = [
-            Reach(elements=_number_elements(number, each.aval)) for number, each in enumerate(variables[:-inputs])
-        ]
-        for each in variables[-inputs:]:
+        reaches = [Reach(elements=_number_elements(number, kind)) for number, kind in enumerate(kinds[:-inputs])]
+        for kind in kinds[-inputs:]:
             order = own_order(kind.shape) if kind.shape else None
             reaches.append(Reach(frozenset({IMAGES_ORIGIN}), elements=Elements(order)))
         walker.flow.logits = walker.walk(program.jaxpr, reaches)[0]
