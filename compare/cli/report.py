@@ -48,7 +48,7 @@ def report(
     found = [(result_file.find_file(path), each) for path in result for each in _load(path)]
     sources, loaded = [source for source, _ in found], [each for _, each in found]
     _check_each_is_given_once(sources, loaded)
-    pages = [(each, page) for each in find_formats() if (page := format_files[each.name])]
+    pages = [(each, page) for each in find_formats() if (page := format_files[each.option])]
     _check_kinds(sources, loaded, [page_format for page_format, _ in pages])
     if not pages and not figure_folder:
         _print(loaded, is_full)
@@ -57,7 +57,7 @@ def report(
     drawings = _drawings(report, figure_folder, isinstance(loaded[0], Result)) if figure_folder else {}
     _check_names([*(page for _, page in pages), *drawings], sources)
     contents = {
-        page: page_format.render(report, _results(loaded), _links(report, figure_folder, page, page_format)).encode()
+        page: _encode(page_format.render(report, _results(loaded), _links(report, figure_folder, page, page_format)))
         for page_format, page in pages
     }
     contents |= {path: figures.draw(picture, kind) for path, (picture, kind) in drawings.items()}
@@ -70,6 +70,10 @@ def report(
         typer.echo(f"report file: {path}")
 
 
+def _encode(content: str | bytes) -> bytes:
+    return content.encode() if isinstance(content, str) else content
+
+
 def _add_format_options() -> None:
     """Give the command an option for each format, in place of `format_files`."""
     signature = inspect.signature(report)
@@ -77,8 +81,8 @@ def _add_format_options() -> None:
     for page_format in find_formats():
         option = typer.Option(f"--{page_format.name}", metavar="FILE", parser=to_path, help=page_format.help)
         kind = Annotated[Path | None, option]
-        parameters.append(inspect.Parameter(page_format.name, figure_folder.kind, default=None, annotation=kind))
-        report.__annotations__[page_format.name] = kind
+        parameters.append(inspect.Parameter(page_format.option, figure_folder.kind, default=None, annotation=kind))
+        report.__annotations__[page_format.option] = kind
     report.__signature__ = signature.replace(parameters=[*parameters, figure_folder])  # type: ignore[attr-defined] -- typer reads it
 
 

@@ -1,5 +1,6 @@
 """Report several results as one table and one picture, for a paper or a slide."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from compare.report.sentences import (
     format_percent,
     format_ratio_figures,
 )
-from compare.results.model import Comparison, Contender, Result
+from compare.results.model import Comparison, Contender, Interval, Result
 
 _BASELINE = "baseline"
 _LIVE, _PROCESS = "live_peak_bytes", "process_bytes"
@@ -24,18 +25,24 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class Row:
-    """One contender of one result. `comparison` is None for a baseline, and without timed rounds."""
+    """One contender of one result.
+
+    Attributes:
+        comparison: None for a baseline, and without timed rounds.
+        batch_size: the batch size of an inference; None for training.
+    """
 
     result: Result
     contender: Contender
     comparison: Comparison | None
+    batch_size: int | None = None
 
 
 _SETTINGS: dict[str, Callable[[Row], str]] = {
     "workload": lambda row: _name_workload(row.result),
     "device": lambda row: describe_device(row.result),
     "precision": lambda row: row.result.spec.precision,
-    "batch": lambda row: _describe_batch(row.result),
+    "batch": lambda row: _describe_batch(row),
     "contender": lambda row: row.contender.name,
 }
 """Columns that say what was measured. One that is equal in all rows stands in the caption, except for the contender."""
@@ -85,7 +92,7 @@ def make_table(results: Sequence[Result]) -> Table:
     shared = [f"{name} {texts[name][0]}" for name in texts if name not in shown and texts[name]]
     ratios = [row.comparison.claimed_ratio for row in rows if row.comparison]
     levels = sorted({format_percent(ratio.confidence, 6) for ratio in ratios if ratio})
-    memory = list(dict.fromkeys(_choose_memory(result) for result in results))
+    memory = list(dict.fromkeys(choose_memory(result) for result in results))
     caption = (
         "Time of a training step, and its ratio to the baseline's above it. Below 1 is faster. "
         f"MiB: {' or '.join(name_memory_figure(name) for name in memory)} memory."
@@ -104,25 +111,43 @@ def group_rows(results: Sequence[Result]) -> Iterator[tuple[str, ...]]:
     for result in results:
         rows = list(list_rows(result))
         precision = result.spec.precision
-        yield (f"{_name_workload(result)}, {precision}, batch {_describe_batch(result)}, {describe_device(result)}",)
-        for row in rows:
-            yield (f"  {row.contender.name}", *(write(row) for write in _FIGURES.values()))
+        for size, of_size in itertools.groupby(rows, key=lambda row: row.batch_size):
+            first, *others = of_size
+            del size
+            batch = f"batch {_describe_batch(first)}"
+            yield (f"{_name_workload(result)}, {precision}, {batch}, {describe_device(result)}",)
+            for row in (first, *others):
+                yield (f"  {row.contender.name}", *(write(row) for write in _FIGURES.values()))
 
 
 def list_rows(result: Result) -> Iterator[Row]:
-    """Yield a row for each contender, the baseline first."""
-    comparisons = {comparison.contender: comparison for comparison in result.comparisons}
-    for contender in result.contenders:
-        yield Row(result, contender, comparisons.get(contender.name))
+    """Yield a row for each contender, the baseline first. An inference has rows for each batch size."""
+    comparisons = {(comparison.contender, comparison.batch_size): comparison for comparison in result.comparisons}
+    for size in result.spec.batch_sizes or (None,):
+        for contender in result.contenders:
+            yield Row(result, contender, comparisons.get((contender.name, size)), size)
+
+
+def find_seconds(row: Row) -> Interval | None:
+    """Return the time of a step, or the median latency at the row's batch size, with its interval. None without one."""
+    if row.batch_size is None:
+        return row.contender.step_seconds.interval if row.contender.step_seconds else None
+    latency = (row.contender.latency or {}).get(str(row.batch_size))
+    if latency is None or latency.p50 is None or latency.low is None or latency.high is None:
+        return None
+    return Interval(latency.p50, latency.low, latency.high, row.result.confidence)
 
 
 def is_claimable(row: Row) -> bool:
     """Tell whether a row's time may be shown. A baseline's may if any comparison with it is valid."""
-    if row.contender.step_seconds is None or row.contender.step_seconds.estimate is None:
+    if find_seconds(row) is None or row.contender.status != "ok":
         return False
     if row.comparison is not None:
         return row.comparison.verdict != "INVALID"
-    return any(comparison.verdict != "INVALID" for comparison in row.result.comparisons)
+    if row.contender is not row.result.contenders[0]:
+        return False
+    sizes = {row.batch_size, None}
+    return any(each.verdict != "INVALID" for each in row.result.comparisons if each.batch_size in sizes)
 
 
 def _name_workload(result: Result) -> str:
@@ -130,15 +155,18 @@ def _name_workload(result: Result) -> str:
     return f"{result.spec.workload} ({' and '.join(models)})" if models else result.spec.workload
 
 
-def _describe_batch(result: Result) -> str:
+def _describe_batch(row: Row) -> str:
+    result = row.result
+    if row.batch_size is not None:
+        return str(row.batch_size)
     return f"{result.spec.batch_size}{describe_batch(result.spec)}{describe_devices(result, names_exceptions=False)}"
 
 
 def _format_milliseconds(row: Row) -> str:
-    step = row.contender.step_seconds
-    if not is_claimable(row) or step is None or step.estimate is None:
+    seconds = find_seconds(row)
+    if seconds is None or not is_claimable(row):
         return DASH
-    value = 1e3 * step.estimate
+    value = 1e3 * seconds.estimate
     return f"{value:,.0f}" if value >= 10**_DIGITS else f"{value:#.{_DIGITS}g}"
 
 
@@ -152,11 +180,11 @@ def _format_ratio(row: Row) -> tuple[str, str]:
 
 def _format_memory(row: Row) -> str:
     memory = row.contender.memory
-    size = memory.figure(_choose_memory(row.result)) if memory else None
+    size = memory.figure(choose_memory(row.result)) if memory else None
     return DASH if size is None else format_mebibytes(size)
 
 
-def _choose_memory(result: Result) -> str:
+def choose_memory(result: Result) -> str:
     """Return the memory figure of a result: the live peak, or the process's where the device tells no live peak."""
     memories = [contender.memory for contender in result.contenders if contender.memory]
     return _LIVE if not memories or any(memory.figure(_LIVE) is not None for memory in memories) else _PROCESS

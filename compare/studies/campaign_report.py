@@ -56,7 +56,8 @@ def write(campaign: Campaign, states: Sequence[CellState], folder: Path) -> list
         if name := _PAGES.get(each.name):
             report = whole if each.name == "html" else short
             links = {name: f"{name}.{each.pictures}" for name in drawn} if each.pictures else {}
-            contents[folder / name] = each.render(report, results, links).encode()
+            page = each.render(report, results, links)
+            contents[folder / name] = page.encode() if isinstance(page, str) else page
     campaign_file = folder / campaigns.FILE_NAME
     extras = {path.name: content for path, content in contents.items()}
     extras[campaigns.FILE_NAME] = campaign_file.read_bytes()

@@ -17,16 +17,21 @@ class Format:
     Attributes:
         name: of the option, without the dashes.
         help: the option's help.
-        render: return the file's text for a report, its results, and the paths of pictures by name.
+        render: return the file's text or bytes for a report, its results, and the paths of pictures by name.
         pictures: the suffix of linked pictures, "" if the text links to none.
         is_of_blocks: whether it holds timed blocks, which a scaling does not have.
     """
 
     name: str
     help: str
-    render: Callable[[Report, Sequence[Result], Mapping[str, str]], str]
+    render: Callable[[Report, Sequence[Result], Mapping[str, str]], str | bytes]
     pictures: str = ""
     is_of_blocks: bool = False
+
+    @property
+    def option(self) -> str:
+        """The name of its parameter in Python."""
+        return self.name.replace("-", "_")
 
 
 @cache

@@ -33,7 +33,7 @@ def render(results: Sequence[Result]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     for result in results:
-        writer.writerows([_escape(cell) for cell in row] for row in _make_rows(result))
+        writer.writerows([escape(cell) for cell in row] for row in _make_rows(result))
     return stream.getvalue()
 
 
@@ -62,7 +62,8 @@ def _make_comparison_cells(comparison: Comparison) -> tuple[Cell, ...]:
     return comparison.baseline, *figures, comparison.verdict, name_winner(comparison)
 
 
-def _escape(cell: Cell) -> Cell:
+def escape(cell: Cell) -> Cell:
+    """Return a cell with an apostrophe before a text that a spreadsheet would take for a formula."""
     if not isinstance(cell, str):
         return cell
     cell = make_plain(cell)
