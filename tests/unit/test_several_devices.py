@@ -250,7 +250,7 @@ def test_as_many_gpus_are_watched_as_any_contender_trains_on(
     plans.register(monkeypatch, tmp_path)
     made = replace(plans.make(tmp_path / "out", texts, devices=2, batch_size=8), device="cuda", rotation=rotation)
     monkeypatch.setattr(phases.telemetry, "sample", sampled)
-    monkeypatch.setattr(phases, "time_rounds", lambda *_: None)
+    monkeypatch.setattr(phases.rounds, "time_rounds", lambda *_: None)
     outcomes = RunState.begin(made)
     phases._time(Launcher(made, tmp_path), outcomes, lambda *_: None, HeldSignals())
     assert watched == [most]

@@ -15,7 +15,7 @@ _PROGRAM = """
 import json, sys
 from compare.base import strict_json
 from compare.worker import user_files
-user_files.watch()
+user_files.watch_files()
 sys.path.insert(0, sys.argv[1])
 import model
 model.make()
