@@ -25,7 +25,8 @@ from compare.results.model import Contender
 TIMELINE = "timeline.json"
 """The file beside a result that shows the kernels of all contenders on one time line (ui.perfetto.dev)."""
 
-_STEPS = 3
+_STEPS = {"cuda": 3, "cpu": 11}
+"""Profiled steps. Other programs disturb a CPU, so medians over more steps count there."""
 _PLAIN = "profiled step"
 """The purpose of a child that profiles a step that is not captured."""
 
@@ -76,7 +77,7 @@ def _queue(launcher: Launcher, run: ContenderRun, found: StepProfiles, purpose: 
             found.reply = reply
         found.reason = "; ".join(filter(None, (found.reason, reply.reason)))
 
-    command = ProfileSteps(_STEPS, str(path), is_timed, str(launcher.scratch / "profile.lock"))
+    command = ProfileSteps(_STEPS[launcher.plan.device], str(path), is_timed, str(launcher.scratch / "profile.lock"))
     calls = [Call(Open(launcher.spec(run, knobs=knobs))), Call(command, keep)]
     alone = not launcher.may_load_beside_others(run)
     # A copy of the contender's state: a failure here is not the contender's.

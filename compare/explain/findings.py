@@ -77,10 +77,14 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
 
+def _of_step(side: Side, seconds: float) -> str:
+    return f"{_milliseconds(seconds)} of {_milliseconds(side.table.step_seconds)}"
+
+
 def _finding(side: Side, text: str, knob: str | None, gain: float | None) -> Finding:
-    text = f"{text} of {_milliseconds(side.table.step_seconds)}"
+    """Return a finding. Its text ends with the knob and the forecast."""
     if gain is not None:
-        text = f"{text}: {knob or 'without it'}, about -{_milliseconds(gain)}"
+        text = f"{text}: {f'{knob}, about' if knob else 'about'} -{_milliseconds(gain)}"
     return Finding(
         contender=side.name,
         text=text,
@@ -105,14 +109,14 @@ def _layout(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
         return
     knob = "channels-last" if side.can_switch("channels-last") and side.device == "cuda" else None
     if knob or side.device == "cuda" or _matters(side, gain, _LARGE_SHARE):
-        yield _finding(side, f"copies and changes of memory order take {_milliseconds(seconds)}", knob, gain)
+        yield _finding(side, f"copies and changes of memory order take {_of_step(side, seconds)}", knob, gain)
 
 
 def _casts(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     gain = side.table.casts - min((other.table.casts for other in others), default=0.0)
     if _matters(side, gain):
         knob = "compile" if side.can_switch("compile") else None
-        yield _finding(side, f"changes of dtype take {_milliseconds(side.table.casts)}", knob, gain)
+        yield _finding(side, f"changes of dtype take {_of_step(side, side.table.casts)}", knob, gain)
 
 
 def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
@@ -122,16 +126,11 @@ def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     names = (*CONVOLUTIONS.values(), PRODUCT)
     gain = side.table.seconds(*names) - _least(faster, *names)
     if _matters(side, gain):
-        yield Finding(
-            contender=side.name,
-            text=(
-                f"products compute in full float32, and in {faster[0].name} in TF32; they take "
-                f"{_milliseconds(side.table.seconds(*names))} of {_milliseconds(side.table.step_seconds)}: "
-                f"--precision tf32, about -{_milliseconds(gain)}"
-            ),
-            knob=None,
-            predicted_milliseconds=-1e3 * gain,
+        text = (
+            f"products compute in full float32, and in {faster[0].name} in TF32. They take "
+            f"{_of_step(side, side.table.seconds(*names))}. --precision tf32 helps"
         )
+        yield _finding(side, text, None, gain)
 
 
 def _kernel_search(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
@@ -140,15 +139,15 @@ def _kernel_search(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     names = tuple(CONVOLUTIONS.values())
     gain = side.table.seconds(*names) - _least(others, *names)
     if others and _matters(side, gain, 0.05):
-        text = f"convolutions take {_milliseconds(side.table.seconds(*names))}, with kernels that no search has chosen,"
-        yield _finding(side, text.rstrip(","), "kernel-search", gain)
+        text = f"convolutions take {_of_step(side, side.table.seconds(*names))}, with kernels that no search has chosen"
+        yield _finding(side, text, "kernel-search", gain)
 
 
 def _optimizer(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     work = side.table.classes[OPTIMIZER]
     gain = work.seconds - _least(others, OPTIMIZER)
     if side.can_switch("fused-optimizer") and work.kernels > 4 and _matters(side, gain):
-        text = f"the update runs {work.kernels:.0f} kernels and takes {_milliseconds(work.seconds)}"
+        text = f"the update runs {work.kernels:.0f} kernels and takes {_of_step(side, work.seconds)}"
         yield _finding(side, text, "fused-optimizer", gain)
 
 
@@ -157,7 +156,7 @@ def _synchronisation(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     if side.host.waits and _matters(side, side.table.classes[IDLE].seconds):
         names = ", ".join(f"{name} {count:.0f} times" for name, count in side.host.waits.items())
         idle = side.table.classes[IDLE].seconds
-        text = f"Python waits for the device within each step ({names}); the device is idle for {_milliseconds(idle)}"
+        text = f"Python waits for the device within each step ({names}); the device is idle for {_of_step(side, idle)}"
         yield _finding(side, text, None, idle)
 
 
@@ -165,7 +164,7 @@ def _host(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     table, idle = side.table, side.table.classes[IDLE].seconds
     if side.host.gap_seconds >= max(_IDLE_SHARE * table.step_seconds, 5e-4) and idle >= 0.5 * side.host.gap_seconds:
         gap = min(side.host.gap_seconds, idle)
-        text = f"Python does nothing that the profiler sees for {_milliseconds(gap)} of each step, such as a sleep, out"
+        text = f"Python does nothing that the profiler sees, such as a sleep, for {_of_step(side, gap)}"
         yield _finding(side, text, None, gap)
         return
     if not _matters(side, idle, _IDLE_SHARE):
@@ -174,13 +173,13 @@ def _host(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
         gain = idle - _least(others, IDLE)
         if _matters(side, gain, _IDLE_SHARE):
             knob = "compile" if side.can_switch("compile") else None
-            yield _finding(side, f"Python and the framework's dispatch take {_milliseconds(idle)}", knob, gain)
+            yield _finding(side, f"Python and the framework's dispatch take {_of_step(side, idle)}", knob, gain)
         return
     if side.host_seconds >= 0.8 * table.step_seconds and not side.host.waits:
         knobs = [knob for knob in ("graph-capture", "compile") if side.can_switch(knob)]
         text = (
             f"Python limits the step: it starts the work in {_milliseconds(side.host_seconds)}, and the device is idle "
-            f"for {_milliseconds(idle)}"
+            f"for {_of_step(side, idle)}"
         )
         yield _finding(side, text, knobs[0] if knobs else None, idle)
 
@@ -196,15 +195,18 @@ def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
         busy_gain = side.table.busy_seconds - min(other.table.busy_seconds for other in others)
         if seconds < _FACTOR * least or not _matters(side, gain, _LARGE_SHARE) or busy_gain < 0.5 * gain:
             continue
-        works = {
-            name: work
-            for (owner, _), each in side.table.layers.items()
+        names = {
+            name: time
+            for (owner, _), work in side.table.layers.items()
             if owner == layer
-            for name, work in ((kernel, each) for kernel in each.longest_names(1))
+            for name, time in work.names.items()
         }
-        longest = max(works, key=lambda name: works[name].seconds, default="")
-        text = f"layer {layer} takes {_milliseconds(seconds)}, elsewhere {_milliseconds(least)} (kernel {longest[:60]})"
-        yield _finding(side, f"{text};", None, gain)
+        longest = max(names, key=lambda name: names[name], default="")
+        text = (
+            f"layer {layer} takes {_of_step(side, seconds)}, elsewhere {_milliseconds(least)}, mostly in the kernel "
+            f"{longest[:60]}"
+        )
+        yield _finding(side, text, None, gain)
 
 
 def _by_layer(side: Side) -> dict[str, float]:
@@ -230,7 +232,7 @@ def _slow_classes(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     if _matters(side, gains[name], _LARGE_SHARE) and own >= _FACTOR * theirs:
         knob = "compile" if name in (POINTWISE, POOL) and side.can_switch("compile") else None
         meaning = work_classes.MEANINGS[name]
-        text = f"{name} ({meaning}) takes {_milliseconds(own)}, in {best.name} {_milliseconds(theirs)};"
+        text = f"{name} ({meaning}) takes {_of_step(side, own)}, in {best.name} {_milliseconds(theirs)}"
         yield _finding(side, text, knob, gains[name])
 
 

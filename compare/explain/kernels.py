@@ -1,7 +1,9 @@
 """Kernels of a step with their class and layer, and how much of the device's time each takes."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,26 @@ def share_time(kernels: Sequence[Kernel]) -> list[float]:
     return taken
 
 
-def span(kernels: Sequence[Kernel]) -> float:
-    """Return the seconds from the first kernel's begin to the last one's end."""
-    if not kernels:
-        return 0.0
-    return max(kernel.end for kernel in kernels) - min(kernel.begin for kernel in kernels)
+def take_medians(kernels: Sequence[Kernel], shares: Sequence[float], steps: int) -> list[float]:
+    """Return the time of each kernel as the median over all steps, if every step runs the same kernels.
+
+    On a CPU another program may stop a single kernel for longer than a step takes.
+    """
+    count = len(kernels) // steps
+    names = [kernel.name for kernel in kernels]
+    if len(kernels) != count * steps or any(names[:count] != names[i : i + count] for i in range(0, len(names), count)):
+        return list(shares)
+    return [median(shares[place::count]) for place in range(count)] * steps
+
+
+def find_period(kernels: Sequence[Kernel], steps: int) -> float:
+    """Return the seconds from the begin of a step to the begin of the next one, as the median over all steps."""
+    count = len(kernels) // steps
+    begins = [kernels[place].begin for place in range(0, count * steps, count)]
+    periods = [later - earlier for earlier, later in itertools.pairwise(begins)]
+    if not periods:
+        return max(kernel.end for kernel in kernels) - kernels[0].begin
+    return median(periods)
 
 
 def _spans(kernels: Sequence[Kernel]) -> Iterator[tuple[set[int], float]]:

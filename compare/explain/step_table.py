@@ -115,16 +115,17 @@ def build(
     is_seen = timed is not None and _is_whole(captured, timed.steps, open_kernels, uncaptured.steps)
     if timed is not None and is_seen:
         kernels, steps = captured, timed.steps
-    shares = kernel_times.share_time(kernels)
-    scale = 1.0
+    shares, scale = kernel_times.share_time(kernels), 1.0
     if uncaptured.device == "cpu" and kernels:
-        scale = min(1.0, step_seconds / (kernel_times.span(kernels) / steps))
+        shares = kernel_times.take_medians(kernels, shares, steps)
+        scale = min(1.0, step_seconds / kernel_times.find_period(kernels, steps))
     classes = {name: Work() for name in CLASSES}
     for kernel, seconds in zip(kernels, shares, strict=True):
         _add(classes[kernel.work], kernel, scale * seconds / steps, steps)
     busy = sum(work.seconds for work in classes.values())
     classes[IDLE].seconds = max(0.0, step_seconds - busy)
-    layers = _layers(open_kernels, uncaptured.steps, scale)
+    open_shares = shares if kernels is open_kernels else kernel_times.share_time(open_kernels)
+    layers = _layers(open_kernels, open_shares, uncaptured.steps, scale)
     _count(operations, classes, layers)
     for work in (*classes.values(), *layers.values()):
         work.share, work.limit = roofline.judge(work.seconds, work.kernels, work.bytes, work.flops, peaks)
@@ -148,9 +149,11 @@ def _add(work: Work, kernel: Kernel, seconds: float, steps: int) -> None:
     work.names[kernel.name] += seconds
 
 
-def _layers(kernels: Sequence[Kernel], steps: int, scale: float) -> dict[tuple[str, str], Work]:
+def _layers(
+    kernels: Sequence[Kernel], shares: Sequence[float], steps: int, scale: float
+) -> dict[tuple[str, str], Work]:
     layers: defaultdict[tuple[str, str], Work] = defaultdict(Work)
-    for kernel, seconds in zip(kernels, kernel_times.share_time(kernels), strict=True):
+    for kernel, seconds in zip(kernels, shares, strict=True):
         _add(layers[kernel.layer or OUTSIDE, kernel.direction], kernel, scale * seconds / steps, steps)
     return dict(layers)
 
