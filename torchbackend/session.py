@@ -229,6 +229,9 @@ class TorchSession:
             self.run(steps)
             self.wait()
 
+        if layer_scopes.is_under_nsight():
+            with layer_scopes.nvtx_ranges({} if self._graphs else self._modules()):
+                work()
         programs = layer_scopes.compiled_modules() if self._graphs else []
         scopes = layer_scopes.named_cpu_kernels() if self._graphs else layer_scopes.named(self._modules())
         with scopes:

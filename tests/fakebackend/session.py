@@ -37,6 +37,8 @@ from compare.base.interface import (
     RunSpec,
     State,
 )
+from compare.base.operation_counts import Operation
+from compare.base.profiles import Peaks, Profile
 from compare.base.workloads import ModelSpec
 from compare.worker import server
 from tests.fakebackend.script import Script
@@ -142,6 +144,31 @@ class FakeSession:
             for step in range(steps)
             for name, begin, end in (("gemm", 0.0, 0.003), ("ncclDevKernel_AllReduce_Sum_f32", 0.002, 0.004))
         ]
+
+    def watch(self) -> None:
+        self._script.at("watch")
+
+    def profile(self, steps: int) -> Profile:
+        """Of every step, 6 ms are a product, 2 ms a copy, and 2 ms nothing runs."""
+        self._script.at("profile")
+        self.run(steps)
+        self.wait()
+        events = [
+            {"name": name, "cat": "cpu_op", "ts": 1e4 * step + begin, "dur": duration, "tid": "1", "args": {}}
+            for step in range(steps)
+            for name, begin, duration in (("layer:dense", 0, 7e3), ("aten::mm", 0, 6e3), ("aten::copy_", 7e3, 2e3))
+        ]
+        for event in events:
+            event["cat"] = "user_annotation" if event["name"] == "layer:dense" else "cpu_op"
+        return Profile("torch", "cpu", steps, events, layers={"dense": "dense"})
+
+    def operations(self) -> list[Operation]:
+        self._script.at("operations")
+        return [Operation("dense", "matrix-product", "forward", 1000)]
+
+    def peaks(self) -> Peaks:
+        self._script.at("peaks")
+        return Peaks(1e9, 1e6)
 
     def settings(self) -> dict[str, Any]:
         self._script.at("settings")

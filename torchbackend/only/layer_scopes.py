@@ -1,6 +1,7 @@
 """The layers of a model as scopes: in a profiler's events, and by node of the graphs that a compiler gets."""
 
 import importlib
+import os
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -53,6 +54,29 @@ def named(layers: Mapping[str, nn.Module]) -> Generator[None]:
 
     with watch_layers(layers, enter, leave):
         yield
+
+
+@contextmanager
+def nvtx_ranges(layers: Mapping[str, nn.Module]) -> Generator[None]:
+    """Show the layers and torch's operations as NVTX ranges while the context lasts, for Nsight Systems.
+
+    In a compiled step there are no calls of layers. Its kernels are named after their operations.
+    """
+
+    def enter(name: str) -> None:
+        torch.cuda.nvtx.range_push(f"{LAYER_PREFIX}{name}")
+
+    def leave(name: str) -> None:
+        del name
+        torch.cuda.nvtx.range_pop()
+
+    with watch_layers(layers, enter, leave), torch.autograd.profiler.emit_nvtx():
+        yield
+
+
+def is_under_nsight() -> bool:
+    """Tell whether Nsight Systems profiles this process. It sets this variable in every process that it starts."""
+    return "NSYS_PROFILING_SESSION_ID" in os.environ and torch.cuda.is_available()
 
 
 class Graphs:
