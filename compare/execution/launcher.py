@@ -182,8 +182,8 @@ class Launcher:
         self.processes.add(child.pid)
         return child
 
-    def start_ahead(self, wanted: Sequence[tuple[ContenderRun, int]]) -> None:
-        """Start children of rounds now, as far as none waits already. Each is given by its contender and first GPU.
+    def start_ahead(self, wanted: Sequence[tuple[ContenderRun, str, int]]) -> None:
+        """Start children now, as far as none waits already. Each is given by contender, purpose and first GPU.
 
         `start` then takes them. A contender that compiles in every round gets none, because each of its children has
         a cache of its own. On several machines, processes elsewhere would wait for too long.
@@ -191,9 +191,9 @@ class Launcher:
         if self.plan.cluster.count > 1:
             return
         children = list[tuple[Hashable, Callable[[], Child]]]()
-        for run, first_gpu in wanted:
+        for run, purpose, first_gpu in wanted:
             if run.status == "ok" and not self.compiles_every_round(run):
-                _, own = self._environment(run, "round", self._choose_cache(run, "round"), 0, None)
+                _, own = self._environment(run, purpose, self._choose_cache(run, purpose), 0, None)
                 own |= self._visible_gpus(run, first_gpu)
                 children.append((_key(run, own), partial(self._start_one, run, own)))
         self.ready.start(children)
@@ -224,6 +224,9 @@ class Launcher:
         run.variables = dict(added)  # without folders and without the shares of cores and GPUs, which follow
         if purpose == "matching":
             added |= variables.make_matching_environment(backend)
+        if purpose == "round" and values.get("compile"):
+            # Torch's compiler takes as long to import as torch. Elsewhere the import would change what memory is idle.
+            added[variables.COMPILES] = "1"
         if purpose in EXPLAINED:
             captured = purpose == CAPTURED
             added |= variables.make_explained_environment(backend, added, self.plan.device, captured=captured)

@@ -44,6 +44,9 @@ from compare.settings.plan import Plan
 from compare.store import programs
 from compare.user_models.match_report import Pairing
 
+_CHILDREN_BEFORE_ROUNDS = 2
+"""Children of each contender that compile, train and measure memory before the rounds."""
+
 
 def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunState:
     """Train, certify and time the contenders of a plan.
@@ -52,7 +55,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     signals, except in the search for a smaller batch.
     """
     with _begin(plan, progress) as (launcher, state):
-        rounds.start_ahead(launcher, state, _count_children_before_rounds(launcher))
+        rounds.start_ahead(launcher, state, _CHILDREN_BEFORE_ROUNDS)
         steps = updates.count_steps(launcher, state.runs)
         kept, compiled = KeptCertificates.find(launcher, state, steps), KeptPrograms.find(launcher, state)
         training = _train(launcher, state, progress, kept, steps)
@@ -134,14 +137,6 @@ def _begin(plan: Plan, progress: Progress) -> Generator[tuple[Launcher, RunState
             yield launcher, RunState.begin(plan, pairing)
         finally:
             launcher.ready.close()
-
-
-def _count_children_before_rounds(launcher: Launcher) -> int:
-    """Return how many children of each contender train, measure memory and measure energy before the rounds."""
-    plan = launcher.plan
-    if plan.task == INFER:
-        return 1  # memory and energy need a child that nothing was loaded into before
-    return 2 if plan.device == "cpu" or not plan.energy else 3
 
 
 def _advise(state: RunState, progress: Progress, signals: HeldSignals) -> None:

@@ -85,11 +85,11 @@ def start_ahead(launcher: Launcher, state: RunState, before: int = 0) -> None:
     if most <= 1:
         return
     stops = [plan.rounds, *(look for look in early_stopping.LOOKS if plan.stops_early and look > number)]
-    firsts = [0] * before
+    coming_children = [("training", 0)] * before
     for coming in range(number, max(number + 1, min(stops))):
         gpus = plan.gpus_of_round(coming)
-        firsts.append(gpus.start if gpus else 0)
-    launcher.start_ahead([(run, first) for first in firsts[:most] for run in state.alive])
+        coming_children.append(("round", gpus.start if gpus else 0))
+    launcher.start_ahead([(run, *child) for child in coming_children[:most] for run in state.alive])
 
 
 def needs_round(state: RunState) -> bool:

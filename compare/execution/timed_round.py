@@ -7,7 +7,7 @@ from types import MappingProxyType
 from compare.base.commands import Block, CompilingBlock, Open, WarmUp
 from compare.base.interface import INFER
 from compare.base.interruptions import ENDING
-from compare.execution import reproducibility, work_proof
+from compare.execution import reproducibility, usage, work_proof
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
 from compare.execution.round_validity import Round, Window
@@ -68,6 +68,8 @@ def time_round(
             return False
         for run in able:  # after the proofs, because a round without them does not count
             number.windows += work.keep(run)
+        if plan.task != INFER and not (number.gpus and number.gpus.start):  # NVML is read from the first GPU on
+            usage.measure_energy(launcher, children, able)
         return True
     except ENDING:
         undo_if_too_large()

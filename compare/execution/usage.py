@@ -1,9 +1,11 @@
 """Measure memory, energy and communication of each contender while no block is timed."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from compare.base import communication
-from compare.base.commands import IdleMemory, MeasureCommunication, MeasureMemory, MemoryUse, Open, Spin, WarmUp
+from compare.base.commands import IdleMemory, MeasureCommunication, MeasureMemory, MemoryUse, Open, Spin
 from compare.base.communication import Communication
 from compare.base.interface import Memory
 from compare.execution import energy, jobs
@@ -12,7 +14,6 @@ from compare.execution.energy import Energy
 from compare.execution.jobs import Call
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
-from compare.execution.timed_block import BLOCK_SECONDS
 
 _MEMORY_STEPS = 3
 
@@ -36,7 +37,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
     for run in state.alive:
         run.energy = explain_no_energy(launcher, run)
         run.communication = _explain_no_communication(launcher, run)
-        if run.memory is None or run.energy is None or _is_communication_due(launcher, run):
+        if run.memory is None or _is_communication_due(launcher, run):
             due.append(run)
     with launcher.children(due, purpose="usage") as children:
         for index, (run, context) in enumerate(zip(due, children, strict=True)):
@@ -48,8 +49,6 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
 def _measure_run(launcher: Launcher, child: Child, run: ContenderRun) -> None:
     calls = make_memory_calls(launcher, run) if run.memory is None else [Call(Open(launcher.spec(run)))]
     jobs.run_calls(child, calls)
-    if run.energy is None:
-        run.energy = _measure_energy(launcher, child, run)
     if _is_communication_due(launcher, run):
         run.communication = child.call(MeasureCommunication(communication.STEPS))
 
@@ -88,7 +87,22 @@ def _is_communication_due(launcher: Launcher, run: ContenderRun) -> bool:
     return launcher.plan.communication and run.communication is None
 
 
-def _measure_energy(launcher: Launcher, child: Child, run: ContenderRun) -> Energy:
-    times = child.call(WarmUp(BLOCK_SECONDS[launcher.plan.device], run.steps_per_block))
-    command = Spin(energy.WINDOW_SECONDS, times.steps_per_block)
-    return energy.measure(lambda: child.call(command), launcher.devices_here(run))
+def measure_energy(launcher: Launcher, children: Mapping[str, Child], runs: Sequence[ContenderRun]) -> None:
+    """Measure the energy of contenders that have none yet, in their children of a round after its last block.
+
+    Their sessions are warm, and all processes but one rest. The idle power is that of the first measurement.
+    """
+    idle = dict[int, float | None]()
+    for run in runs:
+        run.energy = run.energy or explain_no_energy(launcher, run)
+        if run.energy is None:
+            count = launcher.devices_here(run)
+            child = children[run.contender.name]
+            run.attempt("energy", partial(_measure_energy, child, run, count, idle.get(count)))
+            idle[count] = run.energy and run.energy.idle_watts
+
+
+def _measure_energy(child: Child, run: ContenderRun, count: int, idle_watts: float | None) -> None:
+    assert run.steps_per_block is not None  # set before the blocks
+    command = Spin(energy.WINDOW_SECONDS, run.steps_per_block)
+    run.energy = energy.measure(lambda: child.call(command), count, idle_watts)

@@ -10,6 +10,9 @@ from compare.machine import cpu
 PROBES = "SAMESTEP_PROBES"
 """The variable with the folder for what torch compiles once for a machine, for every program and cache."""
 
+COMPILES = "SAMESTEP_COMPILES"
+"""The variable that lets a child import its compiler with its framework."""
+
 _THREADS_PER_VIRTUAL_DEVICE = 128
 _THREADS = {"torch": ("MKL_NUM_THREADS", "OMP_NUM_THREADS"), "jax": ("PJRT_NPROC", "NPROC")}
 _ALONE = {"torch": "OMP_NUM_THREADS", "jax": "PJRT_NPROC"}

@@ -332,7 +332,7 @@ class RunSettings:
     energy: bool = _option(
         True,
         Switch(),
-        "Do not measure energy: 20 s each on a GPU.",
+        "Do not measure energy: some 10 s on a GPU.",
         commands=(_COMPARE,),
         turns_off=True,
         spec_key="energy_requested",

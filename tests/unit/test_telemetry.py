@@ -324,14 +324,17 @@ def test_on_a_cpu_contenders_that_were_not_timed_void_a_round():
     }
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float) -> energy.Energy:
+def counted(
+    monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float, known: float | None = None
+) -> energy.Energy:
     """What is measured on a GPU that draws so many watts in each window at rest, then so many joules for 250 steps."""
-    seconds, joules = [0.0], [1000.0]
+    seconds, joules, last = [0.0], [1000.0], [known or 0.0]
     watts = iter(idle)
 
     def rest(window: float) -> None:
         seconds[0] += window
-        joules[0] += window * next(watts)
+        last[0] = next(watts) if window > 1 else last[0]  # a short rest waits for an update of the counter
+        joules[0] += window * last[0]
 
     def train() -> int:
         joules[0] += trained
@@ -340,13 +343,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: flo
     binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: 1000 * joules[0])
     monkeypatch.setattr(nvml, "load", lambda: binding)
     monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: seconds[0], sleep=rest))
-    return energy.measure(train, 1)
+    return energy.measure(train, 1, known)
 
 
 def test_energy_is_that_of_all_gpus_together(monkeypatch: pytest.MonkeyPatch):
-    joules = {"number 0": 1000.0, "number 1": 500.0}
+    joules, seconds = {"number 0": 1000.0, "number 1": 500.0}, [0.0]
 
     def rest(window: float) -> None:
+        seconds[0] += window
         joules["number 0"] += 120 * window
         joules["number 1"] += 80 * window
 
@@ -357,15 +361,20 @@ def test_energy_is_that_of_all_gpus_together(monkeypatch: pytest.MonkeyPatch):
 
     binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: 1000 * joules[handle])
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=itertools.count(0, 2).__next__, sleep=rest))
+    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: seconds[0], sleep=rest))
     found = energy.measure(train, 2)
-    assert (found.joules_per_step, found.idle_watts) == (20.0, 200.0)
+    assert (found.joules_per_step, found.idle_watts) == (pytest.approx(20), pytest.approx(200))
 
 
 def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.MonkeyPatch):
     found = counted(monkeypatch, [120, 120], trained=5000)
-    assert (found.joules_per_step, found.idle_watts, found.steps) == (20.0, 120.0, 250)
+    assert (found.joules_per_step, found.idle_watts, found.steps) == (pytest.approx(20), 120.0, 250)
     assert found.reason is None
+
+
+def test_a_known_idle_power_is_not_measured_again(monkeypatch: pytest.MonkeyPatch):
+    found = counted(monkeypatch, [], trained=5000, known=90.0)
+    assert (found.joules_per_step, found.idle_watts) == (pytest.approx(20, rel=1e-3), 90.0)
 
 
 def test_idle_power_is_that_of_a_gpu_that_has_come_to_rest(monkeypatch: pytest.MonkeyPatch):

@@ -9,19 +9,18 @@ from typing import Any, cast
 
 import pytest
 
-from compare.base.commands import Block, Command, Greeting, MemoryUse, Spin, WarmUp, WarmUpTimes
+from compare.base.commands import Block, Command, Greeting, MemoryUse, Spin
 from compare.base.communication import Communication
 from compare.base.interface import Backend, Memory, RunSpec
 from compare.execution import usage
 from compare.execution.energy import Energy
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
-from compare.execution.timed_round import BLOCK_SECONDS
 from compare.machine import nvml
 from compare.worker.worker import Worker
 from tests.fakebackend import plans
 
-ENERGY, COMMUNICATION = Energy(joules_per_step=2.0), Communication(exposed_seconds=0.001)
+COMMUNICATION = Communication(exposed_seconds=0.001)
 
 
 class Said:
@@ -36,8 +35,7 @@ class Said:
     def call(self, command: Command[Any]) -> Any:
         self._asked.append(command.name)
         self.given[command.name] = command
-        times = WarmUpTimes(0.0, 0.0, 0.0, True, 7, [])
-        return {"warm_up": times, "spin": 70, "communication": COMMUNICATION}.get(command.name)
+        return {"spin": 70, "communication": COMMUNICATION}.get(command.name)
 
     def close(self) -> None:
         if self._asked[-1] != "close":  # to close twice is nothing more
@@ -45,32 +43,16 @@ class Said:
 
 
 @pytest.mark.parametrize(
-    ("energy", "communication", "devices", "asked"),
-    [
-        (False, False, 1, []),
-        (False, True, 1, []),
-        (True, False, 1, ["open", "warm_up", "spin", "close"]),
-        (False, True, 2, ["open", "communication", "close"]),
-        (True, True, 2, ["open", "warm_up", "spin", "communication", "close"]),
-    ],
+    ("communication", "devices", "asked"),
+    [(False, 1, []), (True, 1, []), (False, 2, []), (True, 2, ["open", "communication", "close"])],
 )
 def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    energy: bool,
-    communication: bool,
-    devices: int,
-    asked: list[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, communication: bool, devices: int, asked: list[str]
 ) -> None:
-    def measured(train: Callable[[], int], count: int) -> Energy:
-        assert (train(), count) == (70, devices)
-        return ENERGY
-
     plans.register(monkeypatch, tmp_path)
-    plan = plans.make(tmp_path / "out", ("fake", "other"), energy=energy, communication=communication)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), energy=True, communication=communication)
     launcher = Launcher(replace(plan, device="cuda"), tmp_path)
     done, told = list[str](), list[str]()
-    monkeypatch.setattr("compare.execution.usage.energy.measure", measured)
     monkeypatch.setattr(launcher, "start", lambda *_, **__: Said(done))
     monkeypatch.setattr(launcher, "spec", lambda _: SimpleNamespace(devices=devices))
     monkeypatch.setattr(launcher, "devices_here", lambda _: devices)
@@ -79,27 +61,56 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     usage.measure(launcher, RunState(plan, outcomes), lambda doing, *_: told.append(doing))
     assert done == asked
     assert told == (["usage of fake"] if asked else [])
-    assert good.energy == (ENERGY if energy else Energy(reason="not asked for"))
+    assert good.energy is None  # measured in a round
     one = Communication(reason="one device has none to communicate with")
     assert good.communication == ((COMMUNICATION if devices > 1 else one) if communication else None)
     assert (bad.energy, bad.communication) == (None, None)
 
 
-def test_energy_is_that_of_blocks_as_they_are_timed_and_a_window_is_beyond_their_deadline(
+def _measure_energy(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, asked: list[Any], device: str = "cuda", **changes: Any
+) -> list[ContenderRun]:
+    """Return two contenders after `usage.measure_energy`, and note in `asked` what was measured."""
+
+    def measured(train: Callable[[], int], count: int, idle_watts: float | None) -> Energy:
+        asked.append((count, idle_watts))
+        return Energy(joules_per_step=2.0, idle_watts=100.0, steps=train())
+
+    plans.register(monkeypatch, folder)
+    plan = plans.make(folder / "out", ("fake", "other"), **{"energy": True, **changes})
+    monkeypatch.setattr("compare.execution.usage.energy.measure", measured)
+    runs = [ContenderRun(contender, steps_per_block=40) for contender in plan.contenders]
+    children = {run.contender.name: Said(asked) for run in runs}
+    launcher = Launcher(replace(plan, device=device), folder)
+    usage.measure_energy(launcher, cast(Any, children), runs)
+    usage.measure_energy(launcher, cast(Any, children), runs)  # a later round measures nothing again
+    assert all(child.given.get("spin", Spin(4, 40)) == Spin(4, 40) for child in children.values())
+    return runs
+
+
+def test_energy_is_that_of_blocks_as_they_are_timed_and_the_idle_power_is_measured_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plans.register(monkeypatch, tmp_path)
-    plan = plans.make(tmp_path / "out", ("fake", "other"), energy=True)
-    launcher, child = Launcher(replace(plan, device="cuda"), tmp_path), Said([])
-    monkeypatch.setattr("compare.execution.usage.energy.measure", lambda train, count: Energy(steps=train()))
-    monkeypatch.setattr(launcher, "start", lambda *_, **__: child)
-    outcome = ContenderRun(plan.contenders[0], memory=Memory(), steps_per_block=40)
-    usage.measure(launcher, RunState(plan, [outcome]), lambda *_: None)
-    assert outcome.energy == Energy(steps=70)
-    assert child.given["warm_up"] == WarmUp(BLOCK_SECONDS["cuda"], 40)
-    assert child.given["spin"] == Spin(10, 7)
-    assert child.given["spin"].seconds(None) == 10 + Block.deadline
-    assert child.given["spin"].seconds(5.0) == 15
+    asked = list[Any]()
+    runs = _measure_energy(tmp_path, monkeypatch, asked)
+    assert asked == [(1, None), "spin", (1, 100.0), "spin"]
+    assert [run.energy for run in runs] == [Energy(joules_per_step=2.0, idle_watts=100.0, steps=70)] * 2
+
+
+@pytest.mark.parametrize(
+    ("device", "energy", "reason"), [("cuda", False, "not asked for"), ("cpu", True, "the run trains on the CPU")]
+)
+def test_energy_that_nobody_can_or_wants_to_measure_has_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, energy: bool, reason: str
+) -> None:
+    asked = list[Any]()
+    runs = _measure_energy(tmp_path, monkeypatch, asked, device, energy=energy)
+    assert ([run.energy for run in runs], asked) == ([Energy(reason=reason)] * 2, [])
+
+
+def test_a_window_of_energy_is_beyond_the_deadline_of_a_block() -> None:
+    assert Spin(4, 7).seconds(None) == 4 + Block.deadline
+    assert Spin(4, 7).seconds(5.0) == 9
 
 
 @pytest.mark.parametrize(("process", "known"), [(5, True), (None, False)])
@@ -116,26 +127,18 @@ def test_memory_of_a_process_that_is_not_told_is_absent_with_its_reason(
     assert outcome.memory == Memory(7, process_bytes=process, absent=absent if known else absent | why)
 
 
-@pytest.mark.parametrize(("tuning", "counted"), [("stock+ddp", False), ("stock", True)])
 def test_energy_of_a_contender_on_several_machines_is_absent_with_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tuning: str, counted: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plans.register(monkeypatch, tmp_path)
-    plan = plans.make(tmp_path / "out", (f"fake:{tuning}", "other:stock+ddp"), devices=2, batch_size=8, energy=True)
-    launcher = Launcher(replace(plan, device="cuda", cluster=SimpleNamespace(count=2, share=lambda: None)), tmp_path)
-    asked, numbers = list[str](), list[int]()
-
-    def measured(train: Callable[[], int], count: int) -> Energy:
-        numbers.append(count)
-        return ENERGY
-
-    monkeypatch.setattr("compare.execution.usage.energy.measure", measured)
-    monkeypatch.setattr(launcher, "start", lambda *_, **__: Said(asked))
+    plan = plans.make(tmp_path / "out", ("fake:stock+ddp", "other:stock+ddp"), devices=2, batch_size=8, energy=True)
+    two = SimpleNamespace(count=2, share=lambda: None)
+    launcher = Launcher(replace(plan, device="cuda", cluster=two), tmp_path)
     outcome = ContenderRun(plan.contenders[0], memory=Memory())
-    usage.measure(launcher, RunState(plan, [outcome]), lambda *_: None)
-    why = "counted on the first machine only, and it trains on several"
-    assert outcome.energy == (ENERGY if counted else Energy(reason=why))
-    assert (numbers, bool(asked)) == (([1], True) if counted else ([], False))
+    usage.measure_energy(launcher, {}, [outcome])
+    assert outcome.energy == Energy(reason="counted on the first machine only, and it trains on several")
+    one = replace(plan.contenders[0], tuning="stock")
+    assert usage.explain_no_energy(launcher, ContenderRun(one)) is None
 
 
 @pytest.mark.parametrize(
