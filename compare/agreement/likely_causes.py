@@ -24,6 +24,8 @@ def find_cause(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> s
         lambda: _only_evaluation(a, names),
         lambda: _only_later_steps(names),
         lambda: _only_updates(names),
+        lambda: _trained_once(a, b, names),
+        lambda: _other_order(a, b, names),
         lambda: _first_layer(a, names),
         lambda: _after_the_layers(names),
     )
@@ -116,6 +118,39 @@ def _only_updates(names: Sequence[str]) -> str | None:
     if first and all(_kind(name) == "update" for name in first):
         return "gradients agree, updates do not: learning rate, epsilon, weight decay, clipping or optimizer form"
     return None
+
+
+def _trained_once(a: Arrays, b: Arrays, names: Sequence[str]) -> str | None:
+    first = names[0] if names else ""
+    if "/gradient/" not in first or first not in a or first not in b or a[first].any() == b[first].any():
+        return None
+    side = "baseline" if b[first].any() else "contender"
+    frozen = [name for name in names if name.startswith("step1/gradient/") and a[name].any() != b[name].any()]
+    more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
+    return (
+        f"{first.rpartition('/gradient/')[2]}{more} trains on one side only, its gradient is zero in the {side}: "
+        "requires_grad = False or detach() in torch, jax.lax.stop_gradient in flax"
+    )
+
+
+def _other_order(a: Arrays, b: Arrays, names: Sequence[str]) -> str | None:
+    """Tell whether the first activation that differs has the same channels on both sides in another order."""
+    first = names[0] if names else ""
+    if not first.startswith("step1/activation/") or first not in b or a[first].shape != b[first].shape:
+        return None
+    channels = a[first].shape[-1]
+    sides = [side[first].reshape(-1, channels) for side in (a, b)]
+    weights = np.random.default_rng(0).normal(size=len(sides[0]))  # one number for each channel, which tells it apart
+    sums = [weights @ side for side in sides]
+    orders = [np.argsort(each) for each in sums]
+    same = np.allclose(sums[0][orders[0]], sums[1][orders[1]], rtol=1e-9, atol=1e-12)
+    if not same or np.array_equal(*orders):
+        return None
+    layer = first.removeprefix("step1/activation/").removesuffix(".input")
+    return (
+        f"{'the input of ' if first.endswith('.input') else ''}{layer} has the same channels on both sides in another "
+        "order: the parts of a concatenation, a split, a shuffle or a reshape"
+    )
 
 
 def _first_layer(a: Arrays, names: Sequence[str]) -> str | None:

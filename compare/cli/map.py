@@ -24,4 +24,6 @@ def map(settings: Settings) -> None:
     for trace in report.traces.values():
         for note in trace.notes:
             typer.echo(f"samestep: {make_printable(note)}", err=True)
+    for line in report.list_differences():
+        typer.echo(f"samestep: {make_printable(line)}", err=True)
     typer.echo(json.dumps(report.matching.to_map(), indent=2))

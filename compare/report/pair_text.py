@@ -1,8 +1,11 @@
 """A user's own pair in words: the source of its models, accepted differences, and which variable is which."""
 
+import re
+from collections.abc import Sequence
+
 from compare.report.document import Table
 from compare.report.sentences import count_noun
-from compare.results.model import Spec
+from compare.results.model import PairSpec, Spec
 
 _NAMES = {"torch": "torch", "jax": "flax"}
 
@@ -36,7 +39,39 @@ def make_lines(spec: Spec) -> list[str]:
         if side.dropout:
             said.append(f"dropout at rate 0 in {_NAMES[backend]}: {', '.join(side.dropout)}")
         said += side.notes
-    return said
+    said += _compare_dropout(pair)
+    return [*said, _describe_training(spec)]
+
+
+def _compare_dropout(pair: PairSpec) -> list[str]:
+    """Return a line if the models drop out at different rates, which a run at rate 0 does not show."""
+    rates = [sorted(_find_rates(side.dropout)) for side in pair.sides.values()]
+    if len(rates) != 2 or rates[0] == rates[1]:
+        return []
+    names = [_NAMES[backend] for backend in pair.sides]
+    written = [", ".join(each) or "none" for each in rates]
+    return [
+        f"dropout differs: rates {written[0]} in {names[0]}, {written[1]} in {names[1]}; both run at rate 0 here, and "
+        "your own training is not the same"
+    ]
+
+
+def _find_rates(dropout: Sequence[str]) -> list[str]:
+    found = (re.search(r" with p=([0-9.e+-]+)$", each) for each in dropout)
+    return [match[1] for match in found if match and float(match[1])]
+
+
+def _describe_training(spec: Spec) -> str:
+    """Return optimizer, learning rate and loss in words."""
+    optimizer = spec.optimizer
+    extras = [
+        f"{name.replace('_', ' ')} {optimizer[name]}"
+        for name in ("momentum", "weight_decay", "clip_norm")
+        if optimizer.get(name)
+    ]
+    smoothing = f" with label smoothing {spec.label_smoothing}" if spec.label_smoothing else ""
+    settings = ", ".join([f"learning rate {optimizer.get('learning_rate')}", *extras])
+    return f"both sides train with samestep's {optimizer.get('name')}, {settings}, and the same loss{smoothing}"
 
 
 def make_table(spec: Spec) -> Table | None:

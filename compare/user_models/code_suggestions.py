@@ -11,6 +11,9 @@ _TORCH_SETTINGS = {"kernel": "kernel_size", "epsilon": "eps"}
 _FLAX_MODES = {"circular": 'padding="CIRCULAR"', "reflect": 'padding="REFLECT"'}
 
 
+_NOT_COUNTED = "padding not counted"
+
+
 def write_in_flax(setting: str, torch: Layer) -> str | None:
     """Return the flax code that sets torch's value, None if flax cannot have it."""
     value = torch.settings[setting]
@@ -75,7 +78,8 @@ def write_function_in_flax(word: str) -> str:
     if pool:
         kind, kernel, stride, padding = pool
         name = "max_pool" if kind == "max" else "avg_pool"
-        return f"nn.{name}(x, {_join(kernel)}, strides={_join(stride)}, padding={_pairs(padding)})"
+        counted = ", count_include_pad=False" if _NOT_COUNTED in word else ""
+        return f"nn.{name}(x, {_join(kernel)}, strides={_join(stride)}, padding={_pairs(padding)}{counted})"
     if word.startswith("gelu"):
         return f"nn.gelu(x, approximate={word == 'gelu(tanh)'})"
     return f"{_FLAX_NAMES.get(word, f'nn.{_plain_name(word)}')}(x{_ARGUMENTS.get(word, '')})"
@@ -88,7 +92,8 @@ def write_function_in_torch(word: str) -> str:
         kind, kernel, stride, padding = pool
         name = "MaxPool2d" if kind == "max" else "AvgPool2d"
         if all(first == last for first, last in padding):
-            return f"nn.{name}({_short(kernel)}, stride={_short(stride)}, {_torch_padding(padding)})"
+            counted = ", count_include_pad=False" if _NOT_COUNTED in word else ""
+            return f"nn.{name}({_short(kernel)}, stride={_short(stride)}, {_torch_padding(padding)}{counted})"
         fill = ', value=float("-inf")' if kind == "max" else ""
         return f"nn.{name}({_short(kernel)}, stride={_short(stride)}) of {_padded(padding, fill)}"
     if word.startswith("gelu"):

@@ -9,8 +9,10 @@ from compare.agreement.certificate import Certificate
 from compare.base.commands import UserFiles
 from compare.base.trace import Trace
 from compare.user_models import diagnosis
-from compare.user_models.diagnosis import Advice, Difference
+from compare.user_models.diagnosis import BETWEEN, Advice, Difference
 from compare.user_models.matching import Matching
+
+_LAYERS_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,33 @@ class Pairing:
             notes += [line for difference in here or before[-1:] for line in _write_settings(difference)]
             if here:
                 cause = here[0].advice[0].cause
+            notes += self.list_differences()
             if self.mapped:
                 notes.append(f"the weights map names {self.mapped} variables: an entry of it may be wrong")
         return replace(certificate, cause=cause, notes=(*notes, *certificate.notes))
+
+    def list_differences(self) -> list[str]:
+        """Return every difference between matched layers, each with its cure: harmful ones first, then harmless ones.
+
+        Layers with the same difference share a line.
+        """
+        groups: dict[tuple[bool, str], list[str]] = {}
+        for matching in (self.matching, *self.resized):  # flax's SAME pads differently at another image size
+            for difference in diagnosis.find_differences(matching):
+                for advice in difference.advice:
+                    layers = groups.setdefault((advice.is_harmless, advice.sentence), [])
+                    if difference.torch not in layers:
+                        layers.append(difference.torch)
+        if not groups:
+            return []
+        count = sum(not is_harmless for is_harmless, _ in groups)
+        lines = [f"all differences between matched layers, {count} harmful and {len(groups) - count} harmless:"]
+        for (is_harmless, sentence), layers in sorted(groups.items(), key=lambda each: each[0][0]):
+            places = ", ".join(layers[:_LAYERS_SHOWN]) + (
+                f" and {len(layers) - _LAYERS_SHOWN} more" * (len(layers) > _LAYERS_SHOWN)
+            )
+            lines.append(f"  {'harmless' if is_harmless else 'harmful'}, {places}: {sentence}")
+        return lines
 
     def _find_differences(self, certificate: Certificate) -> tuple[list[Difference], list[Difference]]:
         """Return the differences in the first failed layer that may explain it, and those in the layers before it."""
@@ -82,12 +108,17 @@ class Pairing:
         return here, [difference for difference in before if not difference.is_harmless]
 
     def _explanatory_advice(self, difference: Difference, certificate: Certificate) -> tuple[Advice, ...]:
-        """Return the advice that may explain the failure. A harmless setting explains only the tensors it changes."""
+        """Return the advice that may explain the failure: a setting explains only the tensors that it changes."""
+        tensor = certificate.tensor or ""
+        is_statistic = tensor.endswith((".mean", ".var")) and "/activation/" not in tensor
+        is_input = "/activation/" in tensor and tensor.endswith(".input")
         explains = {
-            "running_variance": RUNNING_VARIANCE not in self.allowed and (certificate.tensor or "").endswith(".var"),
+            BETWEEN: not is_statistic,
+            "momentum": is_statistic or tensor.startswith("evaluation/"),
+            "running_variance": RUNNING_VARIANCE not in self.allowed and tensor.endswith(".var"),
             "fast_variance": all(gate.passed for gate in certificate.gates if gate.name == "semantic"),
         }
-        return tuple(each for each in difference.advice if not each.is_harmless or explains[each.setting])
+        return tuple(each for each in difference.advice if explains.get(each.setting, not is_input))
 
     def to_json(self) -> dict[str, Any]:
         """Return the pair's entry in the result file."""

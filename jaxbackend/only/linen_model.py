@@ -15,6 +15,7 @@ from jaxbackend.only.user_model import (
     Arguments,
     Call,
     bind_axes,
+    describe_dropout,
     find_axes,
     find_layers,
     names_axis,
@@ -123,7 +124,7 @@ class LinenModel:
             if dtype is not None:
                 object.__setattr__(context.module, "dtype", dtype)  # a bound module belongs to this pass
             if isinstance(context.module, linen.Dropout) or type(context.module).__name__ in DROPPED_PATHS:
-                self._dropout[path] = None
+                self._dropout[describe_dropout(path, context.module)] = None
                 return inputs[0] if inputs else next(iter(named.values()))
             if around is None or path not in self.layers:
                 return call(*inputs, **named)

@@ -15,8 +15,10 @@ from jaxbackend.only.user_model import (
     Call,
     bind_axes,
     call_plainly,
+    describe_dropout,
     find_axes,
     find_layers,
+    find_rate,
     names_axis,
     spell_path,
 )
@@ -31,7 +33,8 @@ class NnxModel:
     def __init__(self, module: nnx.Module, images: Any, arguments: Arguments, policy: Policy) -> None:
         self._arguments = arguments
         modules = list(nnx.iter_modules(module))
-        self.dropout = tuple(spell_path(path) for path, inner in modules if _switch_off_dropout(inner))
+        layers = [_switch_off_dropout(spell_path(path), inner) for path, inner in modules]
+        self.dropout = tuple(filter(None, layers))
         for _, inner in modules:
             dtype = run_settings.choose_dtype(inner, policy)
             if dtype is not None:
@@ -102,12 +105,12 @@ class NnxModel:
         return model, {spell_path(path): module for path, module in nnx.iter_modules(model)}
 
 
-def _switch_off_dropout(module: Any) -> bool:
-    """Set the rate of a dropout module to 0. Tell whether the module is one."""
-    if not isinstance(module, nnx.Dropout) and type(module).__name__ not in DROPPED_PATHS:
-        return False
-    for attribute in ("rate", "drop_prob", "drop_rate", "p"):
-        if isinstance(getattr(module, attribute, None), (int, float)):
-            setattr(module, attribute, 0.0)
-            return True
-    return False
+def _switch_off_dropout(path: str, module: Any) -> str | None:
+    """Set the rate of a dropout module to 0. Return its path with the rate, or None if it is another module."""
+    is_dropout = isinstance(module, nnx.Dropout) or type(module).__name__ in DROPPED_PATHS
+    attribute = find_rate(module) if is_dropout else None
+    if attribute is None:
+        return None
+    described = describe_dropout(path, module)
+    setattr(module, attribute, 0.0)
+    return described

@@ -1,5 +1,6 @@
 """Names that both frameworks share for the functions between layers."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ _PRIMITIVES = {
     "dynamic_slice": "slice",
     "gather": "slice",
 }
+DIVIDED_BY_COUNTS = "div by an array that comes from no data"
+_PRIMITIVES[DIVIDED_BY_COUNTS] = "divide"
 _UNNAMED = ("broadcast_in_dim", "convert_element_type", "stop_gradient", "copy", "copy_p", "name", "squeeze")
 _LAYOUT_CHANGES = ((0, 2, 3, 1), (0, 3, 1, 2))
 
@@ -90,8 +93,10 @@ def shared_names(primitives: Sequence[str], written_out: dict[str, tuple[str, ..
     while rest:
         matches = ((name, len(run)) for name, run in written_out.items() if tuple(rest[: len(run)]) == run)
         name, length = next(matches, (_PRIMITIVES.get(rest[0], rest[0]), 1))
-        if name.startswith("average-pool") and rest[1:2] == ["div"]:
+        if name.startswith("average-pool") and rest[1:2] in (["div"], [DIVIDED_BY_COUNTS]):
             length = 2
+            if rest[1] == DIVIDED_BY_COUNTS and re.search("[1-9]", name.rpartition("[[")[2]):  # it is padded
+                name = f"{name[:-1]}, padding not counted)"
         names.append(name)
         rest = rest[length:]
     return tuple(names)

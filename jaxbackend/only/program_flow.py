@@ -137,6 +137,8 @@ class _Walker:
         joined = _union(inputs)
         self._look_inside(joined.inside, equation)
         word = word or primitive_names.primitive_name(equation)
+        if kind == "div" and not hasattr(equation.invars[1], "val") and not inputs[1].origins and inputs[0].origins:
+            word = primitive_names.DIVIDED_BY_COUNTS
         since = joined.words | {(self._moment, word)} if word is not None and joined.origins else joined.words
         elements = self.rules.results(equation, [reach.elements for reach in inputs])
         self._note_doing(joined.inside, equation, inputs)

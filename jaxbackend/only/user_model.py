@@ -115,6 +115,18 @@ class UserModel(Protocol):
         ...
 
 
+def find_rate(module: Any) -> str | None:
+    """Return the attribute with the rate of a dropout module, or None if it has none."""
+    names = ("rate", "drop_prob", "drop_rate", "p")
+    return next((name for name in names if isinstance(getattr(module, name, None), (int, float))), None)
+
+
+def describe_dropout(path: str, module: Any) -> str:
+    """Return the path of a dropout module and its rate."""
+    name = find_rate(module)
+    return path if name is None else f"{path} with p={getattr(module, name):g}"
+
+
 def guard(action: Callable[[], _T], reference: str) -> _T:
     """Run the user's model by `action` and return its result.
 

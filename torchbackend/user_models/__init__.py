@@ -220,6 +220,7 @@ def _switch_off_dropout(model: nn.Module) -> tuple[str, ...]:
         if isinstance(module, nn.MultiheadAttention) and module.dropout:
             attribute = "dropout"
         if attribute is not None and hasattr(module, attribute):
+            rate = getattr(module, attribute)
             setattr(module, attribute, 0.0)
-            dropout.append(path)
+            dropout.append(f"{path} with p={rate:g}")
     return tuple(dropout)
