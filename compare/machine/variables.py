@@ -55,6 +55,8 @@ def make_child_environment(
         added |= _equalise_threads(backend, inherited)
     if backend == "jax":
         added["JAX_PLATFORMS"] = device
+        if inherited.get("JAX_PLATFORM_NAME"):
+            added["JAX_PLATFORM_NAME"] = ""  # it would choose another device than --device does
         added["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         if memory_fraction is not None and device == "cuda":
             added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)

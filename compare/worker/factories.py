@@ -3,6 +3,7 @@
 User code runs only here, in a child, and never in the parent.
 """
 
+import builtins
 import functools
 import hashlib
 import importlib
@@ -25,7 +26,8 @@ from compare.base.interface import Refused
 from compare.settings.pair_spec import FORMS
 
 _T = TypeVar("_T")
-_NOT_OF_USERS = {*sys.stdlib_module_names, "compare", "jaxbackend", "torchbackend"}
+_SAMESTEP = ("compare", "jaxbackend", "torchbackend")
+_NOT_OF_USERS = {*sys.stdlib_module_names, *_SAMESTEP}
 _ROOT, _LIBRARY = Path(__file__).resolve().parents[2], Path(sysconfig.get_path("stdlib"))
 
 
@@ -114,7 +116,18 @@ def _import_factory(reference: str) -> Callable[..., Any]:
         raise Refused(f"{reference}: {place} has no {name!r}; it has: {', '.join(own or public) or 'nothing callable'}")
     if not callable(factory):
         raise Refused(f"{reference}: {name} is a {type(factory).__name__}; allowed: a function that returns a model")
+    if not isinstance(factory, type) and any(kind.__name__ == "Module" for kind in type(factory).__mro__):
+        kind = type(factory).__name__
+        raise Refused(
+            f"{reference}: {name} is a model (a {kind}), not a function that makes one; allowed: a function, for "
+            f"instance `def make(): return {kind}(...)`, with --{_find_side(factory)} {place}:make"
+        )
     return factory
+
+
+def _find_side(model: Any) -> str:
+    """Return the option of a model's side."""
+    return "torch" if type(model).__module__.startswith("torch") or hasattr(model, "forward") else "jax"
 
 
 class _UserFolders:
@@ -198,15 +211,47 @@ def _file(place: str, reference: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise Refused(f"{reference}: {place} cannot be imported; allowed: {FORMS}")
     module, loader = importlib.util.module_from_spec(spec), spec.loader
+    _give_own_import(module, path.parent)
     # The folder comes first as when Python runs the file. The file may be one of a package that lies here.
     _folders.add(before=path.parent, after=Path.cwd())
     sys.modules[name] = module  # dataclasses look their own module up
     try:
         _guard(lambda: loader.exec_module(module), f"{reference}: importing {place}")
-    except Refused:
+    except Refused as error:
         del sys.modules[name]  # half a module must not be found by the next call
+        if "attempted relative import" in str(error):
+            raise Refused(
+                f"{reference}: {place} imports relatively, so it is part of a package; allowed: pkg.module:factory, "
+                f"from the folder that holds the package, here {_write_as_module(path)}:{reference.rpartition(':')[2]}"
+            ) from error
         raise
     return module
+
+
+def _write_as_module(path: Path) -> str:
+    """Return a file's name as a module of the package around it."""
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").exists() or len(parts) == 1:
+        parts, folder = [folder.name, *parts], folder.parent
+    return ".".join(parts)
+
+
+def _give_own_import(module: ModuleType, folder: Path) -> None:
+    """Let a module import files beside it that have the name of one of samestep's packages, such as `compare.py`.
+
+    Everything else is imported as always.
+    """
+    names = [name for name in _SAMESTEP if (folder / f"{name}.py").is_file()]
+    if not names:
+        return
+    plain = builtins.__import__
+
+    def load(name: str, space: Any = None, local: Any = None, fromlist: Any = (), level: int = 0) -> ModuleType:
+        if level == 0 and name in names:
+            return _file(str(folder / f"{name}.py"), f"{folder / name}.py")
+        return plain(name, space, local, fromlist, level)
+
+    module.__dict__["__builtins__"] = {**vars(builtins), "__import__": load}
 
 
 def _choose_arguments(

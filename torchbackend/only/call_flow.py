@@ -76,6 +76,9 @@ class CallWatcher(TorchFunctionMode):
         )
 
     def _with_orders(self, variable: Variable) -> Variable:
+        axes = self._orders.axes.get(variable.own, ())
+        if variable.role == "free" and len(axes) == len(variable.shape) and not variable.axes:
+            return replace(variable, shape=tuple(variable.shape[axis] for axis in axes), axes=axes)
         orders = self._orders.variables.get(variable.own, {})
         return replace(
             variable, orders=tuple(orders.get(axis, ()) for axis in range(len(variable.shape))) if orders else ()

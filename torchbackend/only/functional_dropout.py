@@ -52,9 +52,17 @@ def _replace(name: str) -> Callable[..., torch.Tensor]:
 
 
 def _without_dropout(attention: Any) -> Any:
-    def attend(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, **options: Any) -> Any:
+    def attend(
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Any:
         _note("scaled_dot_product_attention", dropout_p)
-        return attention(query, key, value, attn_mask=attn_mask, dropout_p=0.0, **options)
+        return attention(query, key, value, attn_mask, 0.0, is_causal, **options)
 
     setattr(attend, "is_switched_off", True)  # noqa: B010 -- functions have no such attribute by themselves
     return attend

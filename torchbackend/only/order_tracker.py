@@ -30,11 +30,13 @@ class OrderTracker:
     Attributes:
         bindings: of the dense layers' outputs, in the order of their calls.
         variables: neutral orders by variable and neutral axis.
+        axes: the axes in neutral order of variables that are added to images or multiply them.
     """
 
     def __init__(self, name_of: Own, bindings: Bindings) -> None:
         self.bindings = bindings
         self.variables: dict[str, dict[int, tuple[int, ...]]] = {}
+        self.axes: dict[str, tuple[int, ...]] = {}
         self._name_of = name_of
         self._orders: dict[int, ElementOrder] = {}
         self._makers = 0
@@ -157,6 +159,9 @@ class OrderTracker:
                 if order is not other:
                     self.bindings.bind_alike(order, other)
         chosen = next((order for order in alike if order.maker is None), alike[0])
+        for tensor in tensors:
+            if tensor.ndim == len(shape) > 2 and (name := self._name_of(tensor)):
+                self.axes.setdefault(name, chosen.axes())
         self._note_vectors(chosen, [tensor for tensor in tensors if self.get(tensor) is None])
         return chosen
 

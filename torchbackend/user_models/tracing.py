@@ -58,6 +58,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         raise Refused(
             f"{reference}: training on {_describe(inputs, images)} raised "
             f"{type(error).__name__} in {place}: {take_first_line(error)}{factories.find_raise(error)}"
+            f"{_hint(inputs)}"
         ) from error
     outputs = _find_outputs(result, reference)
     logits = next(iter(outputs.values()))
@@ -121,6 +122,16 @@ def _note_oddities(model: nn.Module) -> list[str]:
         if role(module) != "parameters" and type(module).forward is not base.forward:
             notes.append(f"{path} is a {type(module).__name__}, and its forward is not that of torch's {base.__name__}")
     return notes
+
+
+def _hint(inputs: Sequence[Input]) -> str:
+    """Return what may be wrong with the shape of images that a model does not take."""
+    shape = inputs[0].shape
+    if len(shape) == 3 and shape[0] in (1, 3, 4) and shape[2] > 4:
+        return f"; --input is height x width x channels: did you mean {shape[1]}x{shape[2]}x{shape[0]}?"
+    if len(shape) == 3:
+        return "; torch's model gets images [N, C, H, W], and flax's gets [N, H, W, C]"
+    return ""
 
 
 def _describe(inputs: Sequence[Input], values: Sequence[torch.Tensor]) -> str:
