@@ -25,6 +25,7 @@ MOST_CELLS = 10_000
 
 _TOP = ("name", "defaults", "grid", "comparison")
 _ALIASES = {"input": "image"}
+_SIZE_LIMIT, _LONGEST_LINE = 2**20, 10_000  # bytes, and characters
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HEADER = re.compile(r"\s*(\[\[?)\s*([A-Za-z0-9_.\"' -]+?)\s*\]\]?\s*(#.*)?$")
 _KEY = re.compile(r"\s*([A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')\s*=")
@@ -88,7 +89,7 @@ def read(path: Path, make_pair: MakePair, *, out: Path | None = None, store: str
         Refused: with the file's name and the line of the fault.
     """
     try:
-        data = untrusted.read(path, untrusted.SIZE_LIMIT, "a campaign file in TOML")
+        data = untrusted.read(path, _SIZE_LIMIT, "a campaign file in TOML")
     except Refused as error:
         raise Refused(f"{path} {error}") from None
     return _Reader(path, data.decode("utf-8", "replace"), make_pair).read(out, store)
@@ -123,10 +124,15 @@ class _Reader:
         return Campaign(name, self._place(cells, folder, store), self.path)
 
     def _parse(self) -> dict[str, Any]:
+        for number, line in enumerate(self.text.splitlines(), start=1):
+            if len(line) > _LONGEST_LINE:  # a key of many parts would take minutes
+                raise self._refuse(number, f"is too long; allowed: {_LONGEST_LINE:,} characters")
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
             raise Refused(f"{self.path}: is no valid TOML: {error}") from None
+        except RecursionError:
+            raise Refused(f"{self.path}: is nested too deeply; allowed: tables with lists of values") from None
 
     def _table(self, table: Any, name: str, index: int) -> dict[str, Any]:
         """Return a table with every key checked, under the names of the settings."""

@@ -111,6 +111,12 @@ def make_campaign(source: random.Random) -> bytes:
     lines = ['name = "x"', "[defaults]", 'workload = "digits-cnn"', "[grid]", "seed = [0, 1]", "[[comparison]]"]
     lines += [f'contenders = ["torch", {json.dumps(source.choice(_NAUGHTY))}]']
     source.shuffle(lines)
+    expensive = (
+        "a = " + "[" * 9000 + "]" * 900,
+        "a" + ".a" * 5 * 10**5 + " = 1",
+        "[grid]\nepochs = [" + "1, " * 3000 + "]",
+    )
+    lines += [source.choice(expensive)] if source.random() < 0.3 else []
     return _spoil_bytes(source, "\n".join(lines * source.choice((1, 1, 300))).encode("utf-8", "surrogatepass"))
 
 
