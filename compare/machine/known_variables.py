@@ -29,6 +29,7 @@ _READ_BACK = (
 _HARMLESS = (
     *("CUDA_HOME", "CUDA_PATH", "CUDA_VERSION", "CUDNN_VERSION", "NCCL_VERSION", "TORCH_CUDA_ARCH_LIST"),
     *("TF_CPP_MIN_LOG_LEVEL", "TORCH_HOME", "TORCH_LOGS"),
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"),  # scikit-learn sets them in samestep's own process
 )
 _KNOWN = frozenset((*_SET_FOR_CHILDREN, *_READ_BACK, *_HARMLESS))
 _KNOWN_FLAGS = frozenset(

@@ -1,10 +1,22 @@
 """Instruction sets, quotas and variables that may slow one side down."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from compare.machine import known_variables, resources
+from tests.fakebackend.plans import ROOT
+
+_IMPORT = """
+import os
+from compare.machine import known_variables
+before = set(os.environ)
+import compare.cli.app, compare.execution.phases, sklearn.datasets
+added = {name: value for name, value in os.environ.items() if name not in before}
+print(*known_variables.find_unknown(added, 1))
+"""
 
 
 @pytest.mark.parametrize(
@@ -44,6 +56,11 @@ def test_a_quota_is_read_in_cores(tmp_path: Path) -> None:
     assert list(resources._read_quota(tmp_path)) == [0.5]
     (tmp_path / "cpu.cfs_quota_us").write_text("-1")
     assert list(resources._read_quota(tmp_path)) == []
+
+
+def test_no_variable_that_samestep_itself_sets_is_unknown() -> None:
+    done = subprocess.run([sys.executable, "-c", _IMPORT], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
 
 
 def test_unknown_variables_of_the_frameworks_are_named() -> None:
