@@ -48,6 +48,7 @@ def build(state: RunState, command: Sequence[str]) -> Result:
         **state.telemetry.to_json(),
         "foreign_cores": [each.foreign_cores for each in state.rounds],
         "idle_cores": [each.idle_cores for each in state.rounds],
+        "busiest": [each.busiest for each in state.rounds],
     }
     contenders = tuple(_contender(plan, state, run) for run in state.runs)
     head: dict[str, Any] = {**result_file.make_head(result_file.SCHEMA_VERSION, command), "command": tuple(command)}

@@ -64,6 +64,10 @@ class Launcher:
         """Return the seconds since the start of the run."""
         return time.monotonic() - self.origin
 
+    def list_processes(self) -> set[int]:
+        """Return the ids of this process, its children, and all processes that they have started."""
+        return set(cpu.list_family(os.getpid()))
+
     @property
     def dataset(self) -> Path:
         """The dataset file that all children read."""

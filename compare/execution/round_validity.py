@@ -21,12 +21,14 @@ class Round:
         foreign_cores: the number of cores that other programs kept busy, or None if unknown.
         idle_cores: the number of cores that the other contenders kept busy during one contender's blocks. It is the
             largest for any contender, or None if unknown.
+        busiest: the program that kept cores busiest, if the round is void for other programs and it is known.
         gpus: the numbers of the GPUs of the round among the watched ones, or None for all.
     """
 
     windows: list[Window] = field(default_factory=list[Window])
     foreign_cores: float | None = None
     idle_cores: float | None = None
+    busiest: str | None = None
     gpus: range | None = None
 
 

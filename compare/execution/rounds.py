@@ -9,11 +9,15 @@ from compare.base.interruptions import ENDING, HeldSignals
 from compare.execution import ready_children, round_validity, timed_round
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
+from compare.execution.quiet import Patience
 from compare.execution.round_validity import Round
 from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.timed_block import attempt
 from compare.machine import memory
 from compare.settings.block_order import count_parts, order_contenders
+
+MOST_VOID_IN_A_ROW = 6
+"""Void rounds in a row after which a run that may stop early expects no quiet any more."""
 
 _TOO_LARGE = "the contenders do not fit in memory together"
 
@@ -61,8 +65,11 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
                 if run.status == "ok":
                     timed_round.time_round(launcher, [run], state.rounds[number])
         return
+    patience = Patience(launcher, lambda text: progress(text, len(state.rounds), plan.rounds))
     while needs_round(state):
         number = len(state.rounds)
+        if plan.device == "cpu" and count_last_void(state):
+            patience.wait()
         start_ahead(launcher, state)
         progress("timed rounds", number, max(plan.rounds, number + 1))
         state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
@@ -71,6 +78,15 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
             state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_LARGE}"
         if state.design == "turns":
             _take_turns(launcher, together, state.rounds[number])
+
+
+def count_last_void(state: RunState) -> int:
+    """Return how many rounds in a row were void at the end."""
+    void = round_validity.find_void_rounds(state.rounds, state.telemetry, state.plan.device)
+    count = 0
+    while len(state.rounds) - 1 - count in void:
+        count += 1
+    return count
 
 
 def start_ahead(launcher: Launcher, state: RunState, before: int = 0) -> None:
@@ -97,9 +113,12 @@ def needs_round(state: RunState) -> bool:
 
     A void round is timed again, up to as many times as there are rounds in the plan. The void rules do not look at
     times, so this favours no contender. Rounds that rotate over several GPUs are not repeated, because each GPU must
-    have its share. A plan that stops early needs no round after a look at which every verdict is certain.
+    have its share. A plan that stops early needs no round after a look at which every verdict is certain, and none
+    after many void rounds in a row.
     """
     plan = state.plan
+    if plan.stops_early and count_last_void(state) >= MOST_VOID_IN_A_ROW:
+        return False
     void = round_validity.find_void_rounds(state.rounds, state.telemetry, plan.device)
     valid = len(state.rounds) - len(void)
     most = 2 * plan.rounds if plan.rotation == 1 else plan.rounds

@@ -10,7 +10,7 @@ from compare.base.interruptions import ENDING
 from compare.execution import reproducibility, usage, work_proof
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
-from compare.execution.round_validity import Round, Window
+from compare.execution.round_validity import FOREIGN_CORES, Round, Window
 from compare.execution.run_state import ContenderRun
 from compare.execution.timed_block import (
     BLOCK_SECONDS,
@@ -53,13 +53,15 @@ def time_round(
         # On a GPU, the GPU's own telemetry decides which rounds are void.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         work = (RequestRound if plan.task == INFER else _Steps)(launcher, children, families)
-        before = cpu.read(pids)
+        programs, before = cpu.read_programs() if families else {}, cpu.read(pids)
         work.time(timed)
         after = cpu.read(pids)
         if undo_if_too_large():
             return False
         if timed:
             number.foreign_cores = max(number.foreign_cores or 0.0, cpu.count_foreign_cores(before, after))
+            if families and number.foreign_cores > FOREIGN_CORES:
+                number.busiest = cpu.name_busiest(programs, cpu.read_programs(), launcher.list_processes())
             if families:
                 number.idle_cores = max(number.idle_cores or 0.0, *map(count_idle_cores, work.busy().values()))
         able = [run for run in timed if run.status == "ok"]

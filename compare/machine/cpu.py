@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,34 @@ def count_foreign_cores(before: Reading, after: Reading) -> float:
     seconds = (after.busy - before.busy) - (after.own - before.own)
     elapsed = after.time - before.time
     return seconds / elapsed if elapsed > 0 and seconds > LEAST_SECONDS else 0.0
+
+
+def read_programs() -> dict[int, tuple[str, float]]:
+    """Return the name and the CPU seconds of every process that this machine lists, by its id."""
+    programs = dict[int, tuple[str, float]]()
+    for process in psutil.process_iter(["name", "cpu_times"]):
+        times, name = process.info["cpu_times"], process.info["name"]
+        if times is not None and name:
+            programs[process.pid] = name, times.user + times.system
+    return programs
+
+
+def name_busiest(
+    before: Mapping[int, tuple[str, float]], after: Mapping[int, tuple[str, float]], own: Collection[int]
+) -> str | None:
+    """Return the name and the id of the process that worked most between two readings, without this run's `own`.
+
+    Return None if none worked noticeably, as on a machine that hides other users' processes.
+    """
+    worked = {
+        pid: seconds - (before[pid][1] if pid in before else 0.0)
+        for pid, (_, seconds) in after.items()
+        if pid not in own
+    }
+    busiest = max(worked, key=lambda pid: worked[pid], default=None)
+    if busiest is None or worked[busiest] <= LEAST_SECONDS:
+        return None
+    return f"{after[busiest][0]} (process {busiest})"
 
 
 def list_family(child: int) -> list[int]:

@@ -1,16 +1,18 @@
 """Describe the machine while contenders were timed: the GPU's state, other programs, void rounds."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
 from compare.machine.nvml import POWER_CAP
-from compare.report.sentences import count_noun, format_percent
+from compare.report.sentences import count_noun, format_percent, make_plain
 from compare.results.consistency import SERIES
 from compare.results.model import Gpu, Result, Telemetry, Voided
 from compare.settings.block_order import list_gpus_of_round
 
 _NOTICEABLE_CORES = 0.05
+_MOST_PROGRAMS = 3
 
 
 def list_lines(result: Result) -> Iterator[str]:
@@ -47,9 +49,11 @@ def describe_disturbance(result: Result) -> str | None:
         for each in undecided
         if each.contender in times and each.baseline in times
     ]
+    programs = _name_busiest(result.telemetry)
+    who = f" (busiest: {programs})" if programs else ""
     return (
         f"DISTURBED, no verdict: {len(result.voided)} of {count_noun(spec.rounds, 'round')} are void, for example "
-        f"because {result.voided[0].reason}. Over all rounds {', '.join(measured)} ({', '.join(ratios)}). "
+        f"because {result.voided[0].reason}{who}. Over all rounds {', '.join(measured)} ({', '.join(ratios)}). "
         "Repeat it on a quiet machine"
     )
 
@@ -100,6 +104,14 @@ def _other_programs(telemetry: Telemetry) -> Iterator[str]:
         cores = [value for value in by_round if value is not None]
         if cores and max(cores) > _NOTICEABLE_CORES:
             yield f"{who} kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
+    if programs := _name_busiest(telemetry):
+        yield f"the busiest other program in void rounds: {programs}"
+
+
+def _name_busiest(telemetry: Telemetry) -> str:
+    """Return the programs that worked most in void rounds, the most frequent first, empty if none is known."""
+    counts = Counter(make_plain(name) for name in telemetry.busiest if name is not None)
+    return ", ".join(f"{name} in {count_noun(count, 'round')}" for name, count in counts.most_common(_MOST_PROGRAMS))
 
 
 def _windows(result: Result, number: int) -> list[Sequence[float]]:

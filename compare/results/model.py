@@ -384,6 +384,7 @@ class Telemetry(JsonObject):
         cost_cores: cores that sampling kept busy.
         foreign_cores, idle_cores: cores that other programs and waiting contenders kept busy, by round.
         left_out: samples between blocks that are not stored.
+        busiest: the program that worked most in a round that other programs made void, by round, None if unknown.
     """
 
     reason: str | None
@@ -394,6 +395,7 @@ class Telemetry(JsonObject):
     foreign_cores: tuple[float | None, ...]
     idle_cores: tuple[float | None, ...]
     left_out: int = 0
+    busiest: tuple[str | None, ...] = ()
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

@@ -1,0 +1,93 @@
+"""A busy machine: the run waits for quiet for a bounded time, names the busy program, and does not go on for ever."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from compare.execution import quiet, round_validity, rounds
+from compare.execution.launcher import Launcher
+from compare.execution.quiet import Patience
+from compare.machine import cpu
+from compare.report import telemetry_text
+from tests.unit.result_factory import typed
+from tests.unit.stage import Stage
+
+LAUNCHER = cast(Launcher, SimpleNamespace(list_processes=lambda: {1}))
+
+
+def wait(monkeypatch: pytest.MonkeyPatch, cores: Sequence[float]) -> tuple[int, list[str]]:
+    """Return the seconds that a run waits while other programs keep so many cores busy, and what it says."""
+    left, slept, said = iter(cores), list[float](), list[str]()
+    monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: next(left))
+    monkeypatch.setattr(cpu, "read_programs", lambda: {1: ("own", 9.0), 7: ("chrome", 5.0 * len(slept))})
+    monkeypatch.setattr(quiet, "time", SimpleNamespace(sleep=slept.append))
+    Patience(LAUNCHER, said.append).wait()
+    return len(slept), said
+
+
+def test_a_run_waits_until_other_programs_rest_and_names_the_busiest(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wait(monkeypatch, [1.5, 0.3, 0.2]) == (
+        3,
+        [
+            "waiting for quiet: chrome (process 7) works, 1.5 cores are busy",
+            "waiting for quiet: chrome (process 7) works, 0.3 cores are busy",
+        ],
+    )
+
+
+def test_a_run_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert wait(monkeypatch, [1.0] * 99)[0] == quiet.LONGEST_SECONDS
+
+
+def test_the_busiest_program_is_none_of_the_run_s_own_and_did_work() -> None:
+    before = {1: ("own", 0.0), 2: ("a", 5.0), 3: ("b", 0.0)}
+    after = {1: ("own", 9.0), 2: ("a", 5.5), 3: ("b", 0.4), 4: ("new", 0.2)}
+    assert cpu.name_busiest(before, after, {1}) == "a (process 2)"
+    assert cpu.name_busiest(before, before, {1}) is None
+    assert cpu.name_busiest({}, {}, {1}) is None
+
+
+def test_this_machine_lists_this_process() -> None:
+    name, seconds = cpu.read_programs()[os.getpid()]
+    assert name
+    assert seconds > 0
+
+
+def busy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: Sequence[float], **changes: Any) -> dict[str, Any]:
+    """Return the result of a run in whose rounds other programs keep so many cores busy."""
+    stage, left = Stage(tmp_path, monkeypatch), iter(cores)
+    monkeypatch.setattr(Patience, "wait", lambda self: None)
+    find, limit = round_validity.find_void_rounds, 0.25
+
+    def found(all_rounds: Any, telemetry: Any, device: str) -> Any:
+        monkeypatch.setattr(round_validity, "FOREIGN_CORES", limit)
+        return find(all_rounds, telemetry, device)
+
+    monkeypatch.setattr(round_validity, "find_void_rounds", found)
+    monkeypatch.setattr("compare.execution.timed_round.FOREIGN_CORES", limit)
+    monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: next(left))
+    monkeypatch.setattr(cpu, "name_busiest", lambda *_: "chrome (process 7)")
+    return stage.run("fake", "other", **changes)
+
+
+def test_a_run_on_a_busy_machine_ends_soon_and_says_who_was_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = busy_run(tmp_path, monkeypatch, [1.0] * 99, rounds=None)
+    assert result["spec"]["rounds"] == rounds.MOST_VOID_IN_A_ROW
+    assert result["telemetry"]["busiest"] == ["chrome (process 7)"] * rounds.MOST_VOID_IN_A_ROW
+    assert "too many rounds were void" in result["comparisons"][0]["stopped"]["reason"]
+    text = telemetry_text.describe_disturbance(typed(result))
+    assert text is not None
+    assert "busiest: chrome (process 7) in 6 rounds" in text
+
+
+def test_a_program_that_ends_costs_only_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = busy_run(tmp_path, monkeypatch, [1.0, 1.0, *[0.0] * 9], rounds=3, agreement=False)
+    assert len(result["voided"]) == 2
+    assert result["spec"]["rounds"] == 5
+    assert result["telemetry"]["busiest"] == ["chrome (process 7)"] * 2 + [None] * 3
