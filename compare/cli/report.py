@@ -115,7 +115,7 @@ def _check_kinds(sources: Sequence[Path], loaded: Sequence[Result | Scaling], fo
     for of_blocks in (f"--{each.name}" for each in formats if each.is_of_blocks):
         if scalings:
             raise Refused(f"{of_blocks}: a scaling has no blocks of its own; allowed: the results under devices-N")
-        if not any(contender.samples for result in _results(loaded) for contender in result.contenders):
+        if not any(contender.list_series() for result in _results(loaded) for contender in result.contenders):
             raise Refused(f"{of_blocks}: no block was timed; allowed: a result with a complete round")
 
 

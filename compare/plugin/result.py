@@ -18,6 +18,15 @@ class Ratio(NamedTuple):
     confidence: float
 
 
+class Requests(NamedTuple):
+    """Seconds of requests of one batch size, and their throughput; None stands for a missing figure."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+    images_per_second: float | None
+
+
 class Contender(NamedTuple):
     """Everything measured of one contender; None stands for a missing figure.
 
@@ -28,7 +37,9 @@ class Contender(NamedTuple):
         step_seconds: geometric mean of the median blocks of the rounds that count.
         images_per_second: batch size by step time.
         memory: bytes by the names of `compare.machine.memory.DEFINITIONS`.
-        blocks: seconds per step of every block of every round that counts, in the order of rounds.
+        blocks: seconds per step of every block of every round that counts, in the order of rounds. With task="infer",
+            seconds of every request of the smallest batch size.
+        latency: by batch size, figures of requests; empty for training.
     """
 
     name: str
@@ -39,6 +50,7 @@ class Contender(NamedTuple):
     images_per_second: float | None
     memory: Mapping[str, int | None]
     blocks: tuple[float, ...]
+    latency: Mapping[int, Requests] = {}
 
 
 class Result:
@@ -81,24 +93,26 @@ class Result:
             raise LookupError(f"no contender {name!r} in this comparison; there are: {', '.join(contenders)}")
         return contenders[name]
 
-    def verdict(self, name: str) -> str:
+    def verdict(self, name: str, batch_size: int | None = None) -> str:
         """Return FASTER, SLOWER, EQUIVALENT, INCONCLUSIVE or INVALID for a contender against the baseline.
 
+        `batch_size` is that of the requests, if there are several.
+
         Raises:
-            LookupError: for the baseline, for an unknown name, and if nothing was timed.
+            LookupError: for the baseline, for an unknown name or batch size, and if nothing was timed.
         """
         __tracebackhide__ = True
-        return self._comparison(name).verdict
+        return self._comparison(name, batch_size).verdict
 
-    def ratio(self, name: str) -> Ratio:
-        """Return a contender's ratio to the baseline.
+    def ratio(self, name: str, batch_size: int | None = None) -> Ratio:
+        """Return a contender's ratio to the baseline. `batch_size` is that of the requests, if there are several.
 
         Raises:
-            LookupError: for the baseline, for an unknown name, and if nothing was timed.
+            LookupError: for the baseline, for an unknown name or batch size, and if nothing was timed.
             AssertionError: if there is no ratio, because the verdict is INVALID or too few rounds count.
         """
         __tracebackhide__ = True
-        comparison = self._comparison(name)
+        comparison = self._comparison(name, batch_size)
         ratio = comparison.claimed_ratio
         if ratio is None:
             from compare.report import sentences
@@ -108,9 +122,11 @@ class Result:
 
     def comparable(self, name: str) -> bool:
         """Tell whether a contender's times may be compared with another's."""
-        verdicts = {comparison.contender: comparison.verdict for comparison in self._result.comparisons}
-        chosen = verdicts.values() if name == self.baseline else [verdicts.get(name, "INVALID")]
-        return any(verdict != "INVALID" for verdict in chosen)
+        return any(
+            comparison.verdict != "INVALID"
+            for comparison in self._result.comparisons
+            if name in (self.baseline, comparison.contender)
+        )
 
     @property
     def voids(self) -> str:
@@ -161,12 +177,17 @@ class Result:
         lines.append(f"result file: {self.path}")
         return "".join(f"<div>{escape(sentences.make_plain(line))}</div>" for line in lines)
 
-    def _comparison(self, name: str) -> "model.Comparison":
+    def _comparison(self, name: str, batch_size: int | None) -> "model.Comparison":
         __tracebackhide__ = True
         self.contender(name)
-        for comparison in self._result.comparisons:
-            if comparison.contender == name:
-                return comparison
+        found = {each.batch_size: each for each in self._result.comparisons if each.contender == name}
+        if batch_size in found:
+            return found[batch_size]
+        if len(found) == 1 and batch_size is None:
+            return next(iter(found.values()))
+        if found:
+            sizes = ", ".join(map(str, found))
+            raise LookupError(f"no comparison of {name} at batch size {batch_size}; there are: {sizes}")
         if not self._result.comparisons:
             raise LookupError(f"nothing was timed, so there is no verdict on {name}; there is `agreement`")
         raise LookupError(f"{name} is the baseline, which the others are compared with")
@@ -176,7 +197,8 @@ def _contender(result: "model.Result", contender: "model.Contender") -> Contende
     from compare.machine.memory import DEFINITIONS
 
     memory = contender.memory
-    rounds = enumerate(contender.samples, start=1)
+    first = next(iter(contender.list_series()), None)
+    rounds = enumerate(first.samples if first else (), start=1)
     return Contender(
         name=contender.name,
         status=contender.status,
@@ -186,4 +208,8 @@ def _contender(result: "model.Result", contender: "model.Contender") -> Contende
         images_per_second=contender.images_per_second,
         memory={name: memory.figure(name) for name in DEFINITIONS} if memory else {},
         blocks=tuple(block for number, blocks in rounds if number not in result.void_rounds for block in blocks),
+        latency={
+            int(size): Requests(each.p50, each.p90, each.p99, each.images_per_second)
+            for size, each in (contender.latency or {}).items()
+        },
     )

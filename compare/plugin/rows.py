@@ -116,7 +116,9 @@ def _add_label(name: str, label: str) -> str:
 
 def _name_group(result: Result) -> str:
     spec = result.raw["spec"]
-    return f"{spec['workload']} {spec['precision']} batch {spec['batch_size']}"
+    sizes = spec["batch_sizes"]
+    batch = f"batch {spec['batch_size']}" if sizes is None else f"requests of batch {sizes[0]}"
+    return f"{spec['workload']} {spec['precision']} {batch}"
 
 
 def _extra(result: Result, contender: Contender) -> dict[str, Any]:
@@ -129,7 +131,10 @@ def _extra(result: Result, contender: Contender) -> dict[str, Any]:
         "memory": dict(contender.memory),
         "compile_seconds": contender.compile_seconds,
         "images_per_second": contender.images_per_second,
-        "steps_per_block": raw["step_seconds"]["steps_per_block"],
+        "steps_per_block": raw["step_seconds"]["steps_per_block"] if raw["step_seconds"] else 1,
+        **(
+            {"latency": {size: each._asdict() for size, each in contender.latency.items()}} if contender.latency else {}
+        ),
         "voided": result.raw["voided"],
         **against,
     }

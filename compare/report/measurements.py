@@ -172,6 +172,11 @@ def _explain_requests(contender: Contender) -> Iterator[str]:
                 reasons.setdefault(f"{figure.replace('_', ' ')}: {reason}", []).append(size)
     for reason, sizes in reasons.items():
         yield f"{contender.name}, batch {', '.join(sizes)}: no {reason}"
+    if contender.settings.get("exported"):
+        programs = {size: latency.program for size, latency in (contender.latency or {}).items() if latency.program}
+        for program in dict.fromkeys(programs.values()):
+            sizes = [size for size, each in programs.items() if each == program]
+            yield f"{contender.name}, batch {', '.join(sizes)}: program {program}"
 
 
 def _remark_earlier_runs(contenders: Contenders) -> Iterator[str]:

@@ -18,7 +18,15 @@ from compare.report import (
     telemetry_text,
 )
 from compare.report.document import Content, Part, Section, Table
-from compare.report.plots import breakdown_plot, loss_plot, memory_plot, ratio_plot, step_plot, telemetry_plot
+from compare.report.plots import (
+    breakdown_plot,
+    loss_plot,
+    memory_plot,
+    ratio_plot,
+    step_plot,
+    telemetry_plot,
+    throughput_plot,
+)
 from compare.report.sentences import (
     DASH,
     count_noun,
@@ -109,11 +117,15 @@ def warn(result: Result) -> list[str]:
 
 def _ratio(result: Result) -> Content:
     comparisons = result.comparisons
+    has_sizes = result.spec.batch_sizes is not None
     rows = [_ratio_row(comparison) for comparison in comparisons]
     columns = ("contender", "baseline", "ratio", "interval", "rounds", "verdict", "detectable")
+    if has_sizes:
+        rows = [(row[0], str(each.batch_size), *row[1:]) for row, each in zip(rows, comparisons, strict=True)]
+        columns = (columns[0], "batch", *columns[1:])
     caption = (
-        "Step time of each contender over its baseline's. Below 1 is faster. Detectable: the smallest difference that "
-        "so many rounds would show."
+        f"{'p50 of a request' if has_sizes else 'Step time'} of each contender over its baseline's. Below 1 is faster. "
+        "Detectable: the smallest difference that so many rounds would show."
     )
     lines = [f"{describe_comparison(comparison)}." for comparison in comparisons] if len(comparisons) > 1 else []
     return Content(
@@ -126,7 +138,8 @@ def _ratio(result: Result) -> Content:
 def _define_ratio(result: Result) -> Iterator[str]:
     """Yield the definition of the ratio, and of the confidence if the run could stop early."""
     if any(comparison.claimed_ratio for comparison in result.comparisons):
-        yield "ratio: the contender's step time divided by the baseline's, so a smaller ratio is faster"
+        what = "step time" if result.spec.batch_sizes is None else "p50 of a request"
+        yield f"ratio: the contender's {what} divided by the baseline's, so a smaller ratio is faster"
     looks = {int(look): error for look, error in (result.spec.looks or {}).items()}
     level, count = format_percent(result.confidence, 6), result.spec.rounds - len(result.voided)
     if looks and result.spec.rounds:
@@ -182,6 +195,10 @@ def _layers(result: Result) -> Content | None:
         return None
     found = (explanation_text.shown_layers(result), explanation_text.layer_table(result))
     return Content(picture=breakdown_plot.make_layers(result), tables=[table for table in found if table])
+
+
+def _requests(result: Result) -> Content | None:
+    return Content(picture=throughput_plot.make_picture(result)) if result.spec.batch_sizes else None
 
 
 def _memory(result: Result) -> Content:
@@ -265,6 +282,7 @@ SECTIONS: tuple[SectionKind, ...] = (
     ),
     SectionKind("explanation", "Where a step goes", _explanation),
     SectionKind("layers", "Layers by difference", _layers),
+    SectionKind("requests", "Throughput against latency", lambda result: _requests(result)),
     SectionKind("steps", "Step times by round", lambda result: Content(picture=step_plot.make_picture(result))),
     SectionKind(
         "memory",

@@ -44,20 +44,23 @@ _SUM = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<name>[A-Za-z0-9_.]+)")
 
 
 def write_samples(result: Result) -> str:
-    """Return all timed blocks as comma-separated values, with the result's own numbers.
+    """Return all timed blocks or requests as comma-separated values, with the result's own numbers.
 
     Raises:
         Refused: for more than `SIZE_LIMIT` bytes. Long names can turn a small result into so many.
     """
     stream, void = io.StringIO(), result.void_rounds
     table = csv.writer(stream, lineterminator="\n")
-    table.writerow(("contender", "round", "block", "seconds_per_step", "void"))
+    has_sizes = result.spec.batch_sizes is not None
+    table.writerow((*("contender", "round", "block", "seconds_per_step", "void"), *["batch_size"] * has_sizes))
     for contender in result.contenders:
-        for number, blocks in enumerate(contender.samples, start=1):
-            if stream.tell() > SIZE_LIMIT:
-                raise Refused(f"samples.csv would have more than {SIZE_LIMIT:,} bytes; allowed: at most that")
-            for index, seconds in enumerate(blocks, start=1):
-                table.writerow((contender.name, number, index, repr(seconds), int(number in void)))
+        for series in contender.list_series():
+            size = [series.batch_size] * has_sizes
+            for number, blocks in enumerate(series.samples, start=1):
+                if stream.tell() > SIZE_LIMIT:
+                    raise Refused(f"samples.csv would have more than {SIZE_LIMIT:,} bytes; allowed: at most that")
+                for index, seconds in enumerate(blocks, start=1):
+                    table.writerow((contender.name, number, index, repr(seconds), int(number in void), *size))
     return stream.getvalue()
 
 

@@ -118,7 +118,8 @@ def _judge_invalid(stored: Comparison, here: Comparison) -> Judgement:
 
 
 def _describe_pair(pair: Comparison | Pair) -> str:
-    return f"{pair.contender} against {pair.baseline}"
+    size = pair.batch_size if isinstance(pair, Comparison) else None
+    return f"{pair.contender} against {pair.baseline}" + ("" if size is None else f" at batch {size}")
 
 
 def _describe(comparison: Comparison | None) -> str:

@@ -19,7 +19,7 @@ besides the step, and changes from launch to launch (by 10 % and more in JAX on 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compare.base import statistics, typed_json
 from compare.base.interface import Refused
@@ -35,7 +35,7 @@ MEMORY = ("live_peak_bytes", "pool_peak_bytes", "static_bytes")
 
 _SAME_WORK = (
     *("workload", "image", "precision", "batch_size", "device", "deterministic"),
-    *("accumulate", "devices", "rotation", "machines", "batch_norm"),
+    *("accumulate", "devices", "rotation", "machines", "batch_norm", "task", "batch_sizes"),
 )
 
 
@@ -68,13 +68,25 @@ class _Side:
 
     result: Result
     contender: Contender
+    batch_size: int | None = None
+
+    @property
+    def figure(self) -> str:
+        return STEP_TIME if self.batch_size is None else f"p50 at batch {self.batch_size}"
+
+    @property
+    def is_timed(self) -> bool:
+        return any(series.batch_size == self.batch_size for series in self.contender.list_series())
 
     @property
     def round_medians(self) -> list[float]:
-        return list(verdicts.find_medians(self.result, self.contender).values())
+        return list(verdicts.find_medians(self.result, self.contender, self.batch_size).values())
 
     @property
     def step_seconds(self) -> float | None:
+        if self.batch_size is not None:
+            latency = (self.contender.latency or {}).get(str(self.batch_size))
+            return latency.p50 if latency else None
         step = self.contender.step_seconds
         return step.estimate if step else None
 
@@ -110,6 +122,11 @@ def find_changes(old: Result, new: Result, threshold: float) -> list[Change]:
     if all(change.outcome is None for change in changes):
         raise Refused(f"nothing to compare for {', '.join(common)}: no step times and no memory figures in both")
     return changes
+
+
+def is_time(figure: str) -> bool:
+    """Tell whether a figure is a time in seconds."""
+    return figure == STEP_TIME or figure.startswith("p50")
 
 
 def judge_ratio(ratio: Ratio, threshold: float) -> str:
@@ -150,14 +167,9 @@ def _compare_contender(old: _Side, new: _Side, threshold: float) -> Iterator[Cha
         words = ["unproven" if side.unproven else "ok" for side in (before, after)]
         outcome = INCONCLUSIVE if before.unproven else REGRESSION
         yield Change(name, STATUS, words[0], words[1], None, outcome, unproven)
-    elif before.step_seconds and after.step_seconds:
-        yield _compare_step_time(old, new, threshold)
-    elif before.step_seconds:
-        seconds = old.step_seconds or "no round"
-        yield Change(name, STEP_TIME, seconds, "not timed", None, INCONCLUSIVE, "NEW has no timed rounds")
-    elif old.result.spec.is_cut_off:
-        seconds = new.step_seconds or "not timed"
-        yield Change(name, STEP_TIME, "not timed", seconds, None, INCONCLUSIVE, "OLD has no timed rounds")
+    else:
+        for size in old.result.spec.batch_sizes or (None,):
+            yield from _compare_times(replace(old, batch_size=size), replace(new, batch_size=size), threshold)
     for figure in (*MEMORY, "process_bytes"):
         a, b = (side.memory.figure(figure) if side.memory else None for side in (before, after))
         if a and b and a > 0 and b > 0:
@@ -165,13 +177,26 @@ def _compare_contender(old: _Side, new: _Side, threshold: float) -> Iterator[Cha
             yield Change(name, figure, a, b, ratio, judge_ratio(ratio, threshold) if figure in MEMORY else None)
 
 
+def _compare_times(old: _Side, new: _Side, threshold: float) -> Iterator[Change]:
+    """Yield the change of a step time, or of the p50 of requests of one batch size."""
+    name, figure = old.contender.name, old.figure
+    if old.is_timed and new.is_timed:
+        yield _compare_step_time(old, new, threshold)
+    elif old.is_timed:
+        seconds = old.step_seconds or "no round"
+        yield Change(name, figure, seconds, "not timed", None, INCONCLUSIVE, "NEW has no timed rounds")
+    elif old.result.spec.is_cut_off:
+        seconds = new.step_seconds or "not timed"
+        yield Change(name, figure, "not timed", seconds, None, INCONCLUSIVE, "OLD has no timed rounds")
+
+
 def _compare_step_time(old: _Side, new: _Side, threshold: float) -> Change:
-    name, confidence = old.contender.name, new.result.spec.confidence
+    name, figure, confidence = old.contender.name, old.figure, new.result.spec.confidence
     rounds = [side.round_medians for side in (old, new)]
     counts = " against ".join(str(len(medians)) for medians in rounds)
     if min(map(len, rounds)) < verdicts.LEAST_ROUNDS:
         a, b = (side.step_seconds or "no round" for side in (old, new))
-        return Change(name, STEP_TIME, a, b, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
+        return Change(name, figure, a, b, None, INCONCLUSIVE, f"{counts} rounds count; needed: 2 and 2")
     a, b = (statistics.estimate_geometric_interval(medians, confidence).estimate for medians in rounds)
     ratio = statistics.estimate_independent_ratio(rounds[0], rounds[1], confidence)
     sides = {"OLD": old, "NEW": new}
@@ -179,10 +204,10 @@ def _compare_step_time(old: _Side, new: _Side, threshold: float) -> Change:
     if uncertified:
         lack = "lack" if len(uncertified) == 2 else "lacks"
         reason = f"a speed is judged only with agreement, which {' and '.join(uncertified)} {lack}"
-        return Change(name, STEP_TIME, a, b, ratio, None, reason)
+        return Change(name, figure, a, b, ratio, None, reason)
     outcome = judge_ratio(ratio, threshold)
     is_different = outcome in (REGRESSION, IMPROVEMENT)
-    return Change(name, STEP_TIME, a, b, ratio, outcome, _explain_search(old, new) if is_different else None)
+    return Change(name, figure, a, b, ratio, outcome, _explain_search(old, new) if is_different else None)
 
 
 def _explain_search(old: _Side, new: _Side) -> str | None:

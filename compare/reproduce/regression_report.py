@@ -8,7 +8,7 @@ from rich.text import Text
 from compare.report import columns
 from compare.report.measurements import time_unit
 from compare.report.sentences import format_percent, make_printable
-from compare.reproduce.regression import INCONCLUSIVE, REGRESSION, STEP_TIME, Change
+from compare.reproduce.regression import INCONCLUSIVE, REGRESSION, Change, is_time
 
 _MEBIBYTE = 2**20
 
@@ -35,8 +35,8 @@ def _figure_cells(change: Change) -> tuple[str, str, str]:
     numbers = [side for side in sides if not isinstance(side, str)]
     if not numbers:
         return _label(change), str(change.before), str(change.after)
-    scale, unit = time_unit(numbers) if change.figure == STEP_TIME else (_MEBIBYTE, "MiB")
-    form = ",.4g" if change.figure == STEP_TIME else ",.1f"
+    scale, unit = time_unit(numbers) if is_time(change.figure) else (_MEBIBYTE, "MiB")
+    form = ",.4g" if is_time(change.figure) else ",.1f"
     before, after = (side if isinstance(side, str) else format(side / scale, form) for side in sides)
     return f"{_label(change)} ({unit})", before, after
 

@@ -90,8 +90,8 @@ class Spec(JsonObject):
     design_reason: str | None
     least_rounds: int = 2
     looks: Mapping[str, float] | None = None
-    task: str = TRAIN
-    batch_sizes: tuple[int, ...] | None = None
+    task: str = field(default=TRAIN, metadata=typed_json.ALWAYS)
+    batch_sizes: tuple[int, ...] | None = field(default=None, metadata=typed_json.ALWAYS)
     pair: PairSpec | None = None
     unequal: tuple[str, ...] = ()
 
@@ -271,6 +271,30 @@ class Contender(JsonObject):
         """Return [rounds][blocks] seconds per step, empty if nothing was timed."""
         return self.step_seconds.samples if self.step_seconds else ()
 
+    def list_series(self) -> list["Series"]:
+        """Return everything that was timed: blocks of training steps, or requests of each batch size."""
+        steps = (
+            [Series(None, self.step_seconds.steps_per_block, self.step_seconds.samples)] if self.step_seconds else []
+        )
+        return steps + [
+            Series(int(size), 1, latency.samples) for size, latency in (self.latency or {}).items() if latency.samples
+        ]
+
+
+@dataclass(frozen=True)
+class Series:
+    """What was timed of one contender.
+
+    Attributes:
+        batch_size: images of a request, None for training.
+        steps_per_block: steps in each block. A request is a block of its own.
+        samples: [rounds][blocks] seconds per step.
+    """
+
+    batch_size: int | None
+    steps_per_block: int
+    samples: tuple[tuple[float, ...], ...]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stopped(JsonObject):
@@ -294,7 +318,7 @@ class Comparison(JsonObject):
     outliers: tuple[int, ...]
     reason: str | None
     stopped: Stopped | None = None
-    batch_size: int | None = None
+    batch_size: int | None = field(default=None, metadata=typed_json.ALWAYS)
 
     @property
     def claimed_ratio(self) -> Interval | None:

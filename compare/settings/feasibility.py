@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from compare.base import workloads
-from compare.base.interface import TRAIN, Refused
+from compare.base.interface import INFER, TRAIN, Refused
 from compare.base.knobs import Value
 from compare.base.precisions import PRECISIONS
 from compare.machine import variables
@@ -20,6 +20,11 @@ def check(plan: "Plan") -> None:
     Raises:
         Refused: with the request and what is allowed.
     """
+    if plan.task == INFER and plan.workload.task is not None:
+        raise Refused(
+            "--task infer: requests take images and give classes, and this pair has other inputs, outputs or losses; "
+            "allowed: --task train"
+        )
     for contender in plan.contenders:
         switches = plan.knobs(contender)
         if switches["rematerialisation"]:

@@ -7,10 +7,14 @@ import pytest
 
 from compare.base.interface import Refused
 from compare.execution import execute
-from compare.report import measurements, sentences
-from compare.reproduce import recompute
+from compare.plugin import result as api_result
+from compare.report import compact, measurements, sections, sentences
+from compare.report.formats import csv
+from compare.report.plots.canvas import Picture
+from compare.reproduce import bundle, claims, recompute, regression
+from compare.results import model, result_file
 from compare.results.model import Result
-from compare.settings import plan
+from compare.settings import options, plan, tasks
 from compare.settings.options import Settings
 from tests.fakebackend import plans
 
@@ -59,6 +63,37 @@ def test_the_report_has_rows_and_a_claim_for_each_batch_size(monkeypatch: pytest
     assert claims[0].startswith("at batch 1, other takes 2.0")
     assert claims[1].startswith("at batch 32, other takes 2.0")
     assert "answered requests on cpu" in sentences.make_heading(result)
+
+
+def test_the_task_is_a_field_like_any_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    result = run(monkeypatch, tmp_path, other={"step_seconds": 2e-3})
+    path = tmp_path / "out"
+    assert result_file.read(path / "result.json") == result
+    rows = csv.render([result]).splitlines()
+    assert len(rows) == 1 + sum(
+        len(each) for side in result.contenders for s in side.list_series() for each in s.samples
+    )
+    assert ",1,cpu,other," in rows[-1] or ",32,cpu,other," in rows[-1]
+    assert len(bundle.write_samples(result).splitlines()) == len(rows)
+    changes = {change.figure: change for change in regression.find_changes(result, result, 0.03)}
+    assert {"p50 at batch 1", "p50 at batch 32"} <= changes.keys()
+    assert changes["p50 at batch 32"].outcome == "UNCHANGED"
+    claims_ = {claim.subject: claim.outcome for claim in claims.judge(result, result)}
+    assert claims_["other against fake at batch 1: speed"] == "REPRODUCED"
+    part = sections.make_part(result)
+    ratio = next(section for section in part.sections if section.name == "ratio")
+    assert [row[1] for row in ratio.tables[0].rows] == ["1", "32"]
+    drawn = next(section for section in part.sections if section.name == "requests").picture
+    assert isinstance(drawn, Picture)
+    assert drawn.draw().axes[0].get_xlabel() == "p50 of a request (ms)"
+    seen = api_result.Result(result, path / "result.json")
+    assert seen.ratio("other", batch_size=32).estimate == pytest.approx(2, rel=0.05)
+    assert seen.contender("fake").latency[1].p50 == pytest.approx(1e-3, rel=0.05)
+    with pytest.raises(LookupError, match="there are: 1, 32"):
+        seen.verdict("other")
+    assert [row.batch_size for row in compact.list_rows(result)] == [1, 1, 32, 32]
+    repeated = Settings(**options.from_spec(model.to_json(result)["spec"]) | {"contenders": ("torch", "jax")})
+    assert tasks.choose_batch_sizes(repeated, plan.find_workload(result.spec.workload)) == SIZES
 
 
 @pytest.mark.parametrize("fault", ["batch-statistics", "cast"])

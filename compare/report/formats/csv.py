@@ -1,4 +1,4 @@
-"""Write CSV: one row for each timed block of one or several results, in the order of timing.
+"""Write CSV: one row for each timed block or request of one or several results, in the order of timing.
 
 Columns `result` to `device` describe the run. Columns `contender` to `seconds_per_step` describe the block. `void` is 1
 for a void round, else 0, and `void_reason` says why. Columns `baseline` to `winner` hold the contender's comparison.
@@ -42,18 +42,17 @@ FORMAT = Format("csv", "Write a row for each timed block.", lambda _, results, _
 
 def _make_rows(result: Result) -> Iterator[tuple[Cell, ...]]:
     spec = result.spec
-    run = result.id, result.created, spec.workload, spec.precision, spec.batch_size, spec.device
     void = {voided.round: voided.reason for voided in result.voided}
-    comparisons = {comparison.contender: _make_comparison_cells(comparison) for comparison in result.comparisons}
+    comparisons = {(each.contender, each.batch_size): _make_comparison_cells(each) for each in result.comparisons}
     for contender in result.contenders:
-        name, step = contender.name, contender.step_seconds
-        if step is None:
-            continue
-        for number, blocks in enumerate(step.samples, start=1):
-            for block, seconds in enumerate(blocks, start=1):
-                timed = name, number, block, step.steps_per_block, seconds
-                counts = int(number in void), void.get(number, "")
-                yield *run, *timed, *counts, *comparisons.get(name, ("",) * 7)
+        for series in contender.list_series():
+            size = spec.batch_size if series.batch_size is None else series.batch_size
+            run = result.id, result.created, spec.workload, spec.precision, size, spec.device
+            compared = comparisons.get((contender.name, series.batch_size), ("",) * 7)
+            for number, blocks in enumerate(series.samples, start=1):
+                for block, seconds in enumerate(blocks, start=1):
+                    timed = contender.name, number, block, series.steps_per_block, seconds
+                    yield *run, *timed, int(number in void), void.get(number, ""), *compared
 
 
 def _make_comparison_cells(comparison: Comparison) -> tuple[Cell, ...]:

@@ -1,0 +1,63 @@
+"""Throughput against the latency of single requests, with a line for each contender over its batch sizes."""
+
+from collections.abc import Sequence
+
+from compare.report import sentences
+from compare.report.plots.canvas import (
+    MOST_CONTENDERS,
+    Absent,
+    Figure,
+    Picture,
+    choose_colour,
+    make_panels,
+    name_limit,
+    name_lines,
+    shorten,
+    write_plain_powers,
+)
+from compare.results.model import Contender, Result
+
+_PANEL_INCHES, _AXIS_INCHES = 1.9, 0.45
+
+
+def make_picture(result: Result) -> Picture | Absent:
+    """Return the picture of all batch sizes of all contenders."""
+    drawn = [contender for contender in result.contenders[:MOST_CONTENDERS] if _find_points(contender)]
+    if not drawn:
+        return Absent("no requests were timed")
+    caption = (
+        "Images per second of requests that do not wait for one another, against the median time of a request that is "
+        f"waited for, at batch {', '.join(map(str, result.spec.batch_sizes or ()))} along each line."
+        + name_limit(len(result.contenders))
+    )
+    basis = sentences.describe_basis([result])
+    return Picture("throughput", "Throughput against latency", caption, basis, lambda: _draw(drawn))
+
+
+def _find_points(contender: Contender) -> list[tuple[int, float, float]]:
+    """Return batch size, milliseconds and images per second, by batch size."""
+    points = [
+        (int(size), 1e3 * latency.p50, latency.images_per_second)
+        for size, latency in (contender.latency or {}).items()
+        if latency.p50 and latency.images_per_second
+    ]
+    return sorted(points)
+
+
+def _draw(contenders: Sequence[Contender]) -> Figure:
+    figure, (axes,) = make_panels([_PANEL_INCHES], _AXIS_INCHES)
+    lines: list[object] = []
+    for index, contender in enumerate(contenders):
+        sizes, milliseconds, rates = zip(*_find_points(contender), strict=True)
+        label, colour = shorten(contender.name), choose_colour(index)
+        lines += axes.plot(milliseconds, rates, color=colour, marker="o", markersize=3, label=label)
+        for size, x, y in zip(sizes, milliseconds, rates, strict=True):
+            axes.annotate(str(size), (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize="small")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.margins(0.12)
+    write_plain_powers(axes)
+    axes.set_xlabel("p50 of a request (ms)")
+    axes.set_ylabel("images/s")
+    name_lines(axes, lines)
+    return figure

@@ -1,0 +1,184 @@
+"""Certificates of requests with both frameworks: clean ones pass, and planted differences are found."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import jaxbackend.inference
+import torchbackend.inference
+from compare.agreement import allowances, certificate, floors
+from compare.agreement.certificate import Certificate
+from compare.agreement.floors import Noise
+from compare.base.interface import INFER, Arrays, Backend, RunSpec
+from compare.settings import tunings
+from compare.worker import answer_recording
+from jaxbackend import layers
+from jaxbackend.only import folded_arrays
+from tests.parity import twins
+from tests.planted.probes import Side
+from torchbackend.only import folded_modules
+
+PROBE, SIZES = "cifar-cnn", (1, 3)
+Records = dict[str, Arrays]
+
+
+def keep_all(backend: Backend, spec: RunSpec) -> Arrays:
+    arrays: Arrays = {}
+    answer_recording.record(backend, spec, SIZES, lambda _, part: arrays.update(part))
+    return arrays
+
+
+def record(backend: str, tuning: str, folder: Path) -> Records:
+    """Return one side's records in float64 and float32."""
+    made: Records = {}
+    for precision in ("float64", "float32"):
+        with pytest.MonkeyPatch.context() as patch:
+            spec = Side.clean(PROBE, patch).spec(backend, precision, folder)
+            knobs = tunings.resolve(backend, tuning, "cpu", spec.workload, precision, task=INFER)
+            backend_spec = replace(spec, task=INFER, knobs=knobs)
+            made[precision] = keep_all(twins.BACKENDS[backend], backend_spec)
+    return made
+
+
+def judge(baseline: Records, contender: Records) -> Certificate:
+    return certificate.judge(*allowances.drop_folded(baseline, contender), "float64", Noise({}))
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    return record("torch", "stock", tmp_path_factory.mktemp("clean"))
+
+
+@pytest.mark.parametrize("contender", ["jax:stock", "jax:stock+fold-batch-norm", "torch:stock+fold-batch-norm"])
+def test_the_same_function_passes(contender: str, clean: Records, tmp_path: Path) -> None:
+    backend, _, tuning = contender.partition(":")
+    theirs = record(backend, tuning, tmp_path)
+    assert {f"evaluation/batch-{size}" for size in SIZES} <= theirs["float64"].keys()
+    assert ("step1/activation/blocks.0.conv" in theirs["float64"]) == ("fold" not in tuning)
+    assert "step1/activation/blocks.0.norm" in theirs["float64"]
+    assert judge(clean, theirs).passed
+
+
+def test_the_noise_has_every_recorded_tensor(clean: Records, tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        spec = replace(Side.clean(PROBE, patch).spec("torch", "float64", tmp_path), task=INFER)
+        (floor,) = answer_recording.measure_noise(twins.BACKENDS["torch"], spec, SIZES, [(floors.ULP64, 0, 2)])
+    assert floor.keys() == {name for name in clean["float64"] if not name.startswith("initial/")}
+    assert all(0 < value < 1e-10 for value in floor.values())
+
+
+def batch_statistics_in_torch(patch: pytest.MonkeyPatch) -> None:
+    real = nn.BatchNorm2d.eval
+
+    def leave_in_training(module: nn.Module) -> nn.Module:
+        for each in real(module).modules():
+            each.training = isinstance(each, nn.BatchNorm2d)
+        return module
+
+    patch.setattr(nn.Module, "eval", leave_in_training)
+
+
+def batch_statistics_in_jax(patch: pytest.MonkeyPatch) -> None:
+    def normalise(self: Any, x: Any) -> Any:
+        mean, var = x.mean((0, 1, 2)), x.var((0, 1, 2))
+        return (x - mean) * self.scale[...] / jnp.sqrt(var + self.epsilon) + self.bias[...]
+
+    patch.setattr(layers.BatchNorm, "__call__", normalise)
+
+
+def dropout_in_torch(patch: pytest.MonkeyPatch) -> None:
+    real = torchbackend.inference.InferenceSession._answer
+
+    def drop(self: Any, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(real(self, images), 0.1, training=True)
+
+    patch.setattr(torchbackend.inference.InferenceSession, "_answer", drop)
+
+
+def epsilon_in_torch(patch: pytest.MonkeyPatch) -> None:
+    real = folded_modules._fold
+
+    def fold(conv: nn.Module, norm: nn.Module) -> None:
+        patch.setattr(norm, "eps", 1.1e-5)
+        real(conv, norm)
+
+    patch.setattr(folded_modules, "_fold", fold)
+
+
+def epsilon_in_jax(patch: pytest.MonkeyPatch) -> None:
+    real = folded_arrays.fold
+    patch.setattr(folded_arrays, "fold", lambda arrays, pairs: real(arrays, pairs, 1.1e-5))
+
+
+def cast_in_torch(patch: pytest.MonkeyPatch) -> None:
+    real = torchbackend.inference.InferenceSession._program
+
+    def program(self: Any, images: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        answer = real(self, images)
+        return lambda images: answer(images).float().to(images.dtype)
+
+    patch.setattr(torchbackend.inference.InferenceSession, "_program", program)
+
+
+def cast_in_exported_jax(patch: pytest.MonkeyPatch) -> None:
+    real = jaxbackend.inference.InferenceSession._answer
+
+    def answer(self: Any, variables: Any, images: Any) -> Any:
+        logits = real(self, variables, images)
+        return logits.astype(jnp.float32).astype(logits.dtype)
+
+    patch.setattr(jaxbackend.inference.InferenceSession, "_answer", answer)
+
+
+@pytest.mark.parametrize(
+    ("plant", "contender", "tensor"),
+    [
+        (batch_statistics_in_torch, "torch:stock", "step1/activation/blocks.0.norm"),
+        (batch_statistics_in_jax, "jax:stock", "step1/activation/blocks.0.norm"),
+        (dropout_in_torch, "torch:stock", "step1/logits"),
+        (epsilon_in_torch, "torch:stock+fold-batch-norm", "step1/activation/blocks.0.norm"),
+        (epsilon_in_jax, "jax:stock+fold-batch-norm", "step1/activation/blocks.0.norm"),
+        (cast_in_torch, "torch:stock", "evaluation/batch-1"),
+        (cast_in_exported_jax, "jax:ahead-of-time", "evaluation/batch-1"),
+    ],
+)
+def test_a_planted_difference_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    contender: str,
+    tensor: str,
+    clean: Records,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend, _, tuning = contender.partition(":")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    plant(monkeypatch)
+    found = judge(clean, record(backend, tuning, tmp_path))
+    assert not found.passed
+    assert found.tensor == tensor
+
+
+def test_a_missing_output_that_no_fold_explains_is_a_mismatch(clean: Records) -> None:
+    lacking = {
+        precision: {name: array for name, array in arrays.items() if not name.endswith("activation/pool")}
+        for precision, arrays in clean.items()
+    }
+    assert not judge(clean, lacking).passed
+
+
+def test_programs_compiled_ahead_of_time_answer_the_same_in_a_new_session(
+    clean: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    twice = [record("jax", "ahead-of-time", tmp_path)["float64"] for _ in range(2)]
+    assert len(list((tmp_path / "samestep-executables").iterdir())) == 2 * len(SIZES)
+    assert judge(clean, record("jax", "ahead-of-time", tmp_path)).passed
+    for name, array in twice[0].items():
+        assert np.array_equal(array, twice[1][name])
