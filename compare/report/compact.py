@@ -94,7 +94,8 @@ def make_table(results: Sequence[Result]) -> Table:
     levels = sorted({format_percent(ratio.confidence, 6) for ratio in ratios if ratio})
     memory = list(dict.fromkeys(choose_memory(result) for result in results))
     caption = (
-        "Time of a training step, and its ratio to the baseline's above it. Below 1 is faster. "
+        f"{' or '.join(dict.fromkeys(map(_name_time, results)))}, and its ratio to the baseline's above it. "
+        "Below 1 is faster. "
         f"MiB: {' or '.join(name_memory_figure(name) for name in memory)} memory."
     )
     caption += f" Intervals: {' or '.join(levels)}." if levels else ""
@@ -148,6 +149,10 @@ def is_claimable(row: Row) -> bool:
         return False
     sizes = {row.batch_size, None}
     return any(each.verdict != "INVALID" for each in row.result.comparisons if each.batch_size in sizes)
+
+
+def _name_time(result: Result) -> str:
+    return "Time of a training step" if result.spec.batch_sizes is None else "p50 of a request"
 
 
 def _name_workload(result: Result) -> str:
