@@ -24,7 +24,7 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders
 from compare.settings.plan import Plan
-from compare.user_models import matching, outputs, weights_map
+from compare.user_models import initialisers, matching, outputs, weights_map
 from compare.user_models.match_report import Pairing
 from compare.user_models.matching import Matching
 
@@ -68,9 +68,18 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         # Only of the side that training starts from: flax would compile a program for the other one's weights.
         files = sides.write(plan, "weights", OwnWeights, only=request.weights_from)
         code = sides.list_user_files()
+        differences = [] if plan.rounds else _compare_initial_values(sides, plan, matched)
     allowed = tuple(plan.workload.model.arguments["allow"])
     pairing = Pairing(
-        traces, matched, different, tuple(resized), request.weights_from, allowed, len(request.weights_map or {}), code
+        traces,
+        matched,
+        different,
+        tuple(resized),
+        request.weights_from,
+        allowed,
+        len(request.weights_map or {}),
+        code,
+        tuple(differences),
     )
     return replace(plan, weights=str(files[request.weights_from])), pairing
 
@@ -91,6 +100,18 @@ def _keep_constants(
     return plan, traced | sides.trace(_make_trace_command(plan, sizes), only="torch")
 
 
+def _compare_initial_values(sides: "_Sides", plan: Plan, matched: Matching) -> list[str]:
+    """Return the differences of the distributions that both factories draw initial values from."""
+    draws = defaultdict[str, list[Arrays]](list)
+    for seed in initialisers.SEEDS:
+        model = plan.workload.model
+        model = replace(model, arguments={**model.arguments, "initial_seed": seed})
+        drawn = replace(plan, workload=replace(plan.workload, model=model))
+        for backend, path in sides.write(drawn, f"initial{seed}", OwnWeights).items():
+            draws[backend].append(tensors.load(path))
+    return initialisers.compare_initial_values(matched, draws["torch"], draws["jax"])
+
+
 def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
     """Return what `resolve` returns for one model, whose tunings are compared."""
     with _start_sides(Launcher(plan, scratch)) as sides:
@@ -100,7 +121,7 @@ def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         _check_sources(plan, traces)
         plan = _complete_task(plan, traces, scratch)
         matched = matching.match_itself(trace)
-        plan = _name_variables(plan, matched, {})
+        plan = _name_variables(plan, matched, ())
         files = sides.write(plan, "weights", OwnWeights)
         code = sides.list_user_files()
     return replace(plan, weights=str(files[backend])), Pairing(traces, matched, weights_from=backend, code=code)

@@ -35,6 +35,7 @@ def make_lines(spec: Spec) -> list[str]:
         + (": the outputs have different shapes" if error is None else f" (relative error {error:.1e})")
         for layer, error in pair.different_alone.items()
     ]
+    said += pair.beside
     for backend, side in pair.sides.items():
         if side.dropout:
             said.append(f"dropout at rate 0 in {_NAMES[backend]}: {', '.join(side.dropout)}")

@@ -35,13 +35,17 @@ class PairSide(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class PairSpec(JsonObject):
-    """How a user's own two models were matched. `map` leads from torch's names to flax's."""
+    """How a user's own two models were matched. `map` leads from torch's names to flax's.
+
+    `beside` are differences that the certificate does not see.
+    """
 
     map: Mapping[str, str]
     weights_from: str
     allowed: tuple[str, ...]
     different_alone: Mapping[str, float | None]
     sides: Mapping[str, PairSide]
+    beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,6 +29,7 @@ class Pairing:
         allowed: names of the accepted differences.
         mapped: how many variables the user's map names.
         code: the user's files behind each model by backend, empty where they were not listed.
+        beside: differences of initial values, which the certificate does not see, each with a cure.
     """
 
     traces: Mapping[str, Trace]
@@ -39,6 +40,7 @@ class Pairing:
     allowed: tuple[str, ...] = ()
     mapped: int = 0
     code: Mapping[str, UserFiles] = field(default_factory=dict[str, UserFiles])
+    beside: tuple[str, ...] = ()
 
     @property
     def is_alone(self) -> bool:
@@ -127,6 +129,7 @@ class Pairing:
             "weights_from": self.weights_from,
             "allowed": list(self.allowed),
             "different_alone": dict(self.different),
+            "beside": list(self.beside),
             "sides": {
                 backend: {
                     "framework": trace.framework,

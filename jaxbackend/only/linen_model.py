@@ -36,12 +36,14 @@ class LinenModel:
 
     framework = "flax.linen"
 
-    def __init__(self, module: Any, images: Any, initialised: bool, arguments: Arguments, policy: Policy) -> None:
+    def __init__(
+        self, module: Any, images: Any, initialised: bool, arguments: Arguments, policy: Policy, seed: int = 0
+    ) -> None:
         self._modules: dict[bool, Any] = {  # their calls have signatures of their own
             training: module.clone(**run_settings.find_fields(module, training)) for training in (True, False)
         }
         self._flags = {training: run_settings.find_flags(module, training) for training in (True, False)}
-        self._arguments, self._policy = arguments, policy
+        self._arguments, self._policy, self._seed = arguments, policy, seed
         self._dropout: dict[str, None] = {}
         self._names_axes = False
         self.layers: tuple[str, ...] = ()
@@ -102,7 +104,7 @@ class LinenModel:
         inputs, named = self._arguments(images)
         named |= self._flags[True]
         with linen.intercept_methods(self._interceptor(None)):
-            return self._modules[True].init(jax.random.key(0), *inputs, **named)
+            return self._modules[True].init(jax.random.key(self._seed), *inputs, **named)
 
     def _initialised(self, images: Any) -> Any:
         """Return the initial values. Unless they depend on images, no layer runs or is compiled for them."""
@@ -110,7 +112,7 @@ class LinenModel:
         named |= self._flags[True]
         try:
             with linen.intercept_methods(self._interceptor(None)):
-                return self._modules[True].lazy_init(jax.random.key(0), *inputs, **named)
+                return self._modules[True].lazy_init(jax.random.key(self._seed), *inputs, **named)
         except errors.LazyInitError:
             return jax.jit(self._initial)(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), images))
 

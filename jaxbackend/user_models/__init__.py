@@ -51,7 +51,8 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
             images, or has weights that are not finite.
     """
     reference = spec.arguments["jax"]
-    offered = {"rngs": nnx.Rngs(0), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}
+    seed = spec.arguments.get("initial_seed", 0)
+    offered = {"rngs": nnx.Rngs(seed), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}
     # Constants of the user's file are float32, as in torch's file, whatever precision is recorded first.
     single = jax.enable_x64(False)
     given = spec.arguments["arguments"]["jax"]
@@ -63,7 +64,7 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
     if isinstance(result.model, linen.Module):
         module = run_settings.set_dtypes(result.model, policy, spec.arguments["arguments"]["jax"])
         model = guard(
-            lambda: LinenModel(module, images, initialised, Arguments(module, spec.inputs), policy), reference
+            lambda: LinenModel(module, images, initialised, Arguments(module, spec.inputs), policy, seed), reference
         )
     elif isinstance(result.model, nnx.Module):
         arguments = Arguments(result.model, spec.inputs)

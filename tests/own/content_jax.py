@@ -20,15 +20,17 @@ def flagged():
 
 
 class Inferring(nn.Module):
+    rate: float = 0.3
+
     @nn.compact
     def __call__(self, x, inference=False):
-        x = nn.relu(nn.Conv(8, (3, 3), padding=1)(x))
-        x = nn.Dropout(0.3, deterministic=inference)(x)
+        x = nn.relu(nn.Conv(32, (3, 3), padding=1)(x))
+        x = nn.Dropout(self.rate, deterministic=inference)(x)
         return nn.Dense(4)(x.mean((1, 2)))
 
 
-def dropping():
-    return Inferring()
+def dropping(rate=0.3):
+    return Inferring(rate)
 
 
 class Scaled(nn.Module):

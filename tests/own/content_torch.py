@@ -17,7 +17,7 @@ def flagged():
 class Dropping(nn.Module):
     def __init__(self):
         super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
+        self.conv, self.head = nn.Conv2d(3, 32, 3, padding=1), nn.Linear(32, 4)
 
     def forward(self, x):
         return self.head(F.dropout(self.conv(x).relu(), 0.3, self.training).mean((2, 3)))

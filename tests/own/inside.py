@@ -66,10 +66,13 @@ class Inside:
         pass
 
 
-def run(*arguments: str, case: int = 0) -> CompletedProcess[str]:
-    """Run `samestep` in the repository's root without training runs, at one case: 0 is the given case, 1 the other."""
+def run(*arguments: str, case: int = 0, initial: bool = False) -> CompletedProcess[str]:
+    """Run `samestep` in the repository's root without training runs, at one case: 0 is the given case, 1 the other.
+
+    With `initial`, also compare initial values.
+    """
     out, error = io.StringIO(), io.StringIO()
-    with _quick(case) as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+    with _quick(case, initial) as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["samestep", *arguments])
         try:
@@ -96,12 +99,14 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
 
 
 @contextlib.contextmanager
-def _quick(case: int) -> Iterator[pytest.MonkeyPatch]:
+def _quick(case: int, initial: bool = False) -> Iterator[pytest.MonkeyPatch]:
     every = certificate_cases.make_adversarial_cases
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
         patch.setattr(trajectories, "make_training_jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
+        if not initial:
+            patch.setattr(prepare_pair, "_compare_initial_values", lambda *_: [])
         patch.setenv("COLUMNS", "400")
         patch.setattr(certificate_cases, "make_adversarial_cases", lambda plan: (every(plan)[case],))
         yield patch

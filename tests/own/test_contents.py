@@ -47,3 +47,14 @@ def test_a_wrong_port_is_told_apart(tmp_path: Path, name: str) -> None:
     answer = run(factory, factory, tmp_path, *options)
     assert answer.code == 1, answer.text + answer.error
     assert layer in answer.first_mismatch.partition(" ")[0].replace("/", ".").split("."), answer.first_mismatch
+
+
+def test_differences_that_the_certificate_does_not_see_are_told(tmp_path: Path) -> None:
+    options = ("--seeds", "2", "--batch-size", "8", "--model-args", "jax.rate=0.2", "--out", str(tmp_path))
+    pair = ("--jax", "tests/own/content_jax.py:dropping", "--torch", "tests/own/content_torch.py:dropping")
+    answer = asked._answer(inside.run("agree", *OPTIONS, *pair, *options, initial=True), tmp_path)
+    assert answer.code == 0, answer.text + answer.error
+    assert "dropout differs: rates" in answer.text
+    assert "flax truncated normal, variance 1/fan-in" in answer.text
+    assert 'kernel_init=nn.initializers.variance_scaling(1/3, "fan_in", "uniform")' in answer.text
+    assert "nn.init.constant_(model.conv.bias, 0)" in answer.text

@@ -30,7 +30,7 @@ def record_calls() -> None:
 
 
 def list_calls() -> tuple[str, ...]:
-    """Return the functions that were called with a rate since `record_calls`, and stop to remember them."""
+    """Return the functions that were called with a rate since `record_calls`, and forget them."""
     global _calls
     calls, _calls = tuple(_calls or ()), None
     return calls

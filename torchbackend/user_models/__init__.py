@@ -55,7 +55,8 @@ def build(spec: ModelSpec, policy: Policy) -> Built:
     reference, arguments = spec.arguments["torch"], spec.arguments["arguments"]["torch"]
     functional_dropout.switch_off()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # as flax's models get key 0, so that a factory gives the same initial weights again
+        # As for flax's models, so that a factory gives the same initial weights again.
+        torch.manual_seed(spec.arguments.get("initial_seed", 0))
         result = factories.make(reference, arguments, offered={}, other="jax")
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)  # it would stay for all that this process does

@@ -63,7 +63,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     outputs = _find_outputs(result, reference)
     logits = next(iter(outputs.values()))
     after, between = watcher.origin(logits)
-    used = watcher.find_used()
+    used, functions = watcher.find_used(), functional_dropout.list_calls()
     changed = {name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])}
     return Trace(
         framework="torch",
@@ -74,7 +74,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         after=after,
         between=between,
         unused=tuple(name for name, _ in _named(model) if name not in used),
-        dropout=(*built.dropout, *functional_dropout.list_calls()),
+        dropout=(*built.dropout, *functions),
         source_sha256=factories.add_source(built.source_sha256, spec.arguments.get("losses", {}).get("torch")),
         notes=(*built.notes, *_note_constants(spec), *_note_tied(model), *_note_oddities(model), *watcher.notes()),
     )
