@@ -34,6 +34,7 @@ from compare.cli import (
     reproduce,
     scale,
     selftest,
+    tune,
     verify,
 )
 from compare.cli.help import CommandPage, HelpCommand
@@ -106,6 +107,7 @@ COMMANDS = (
     selftest.selftest,
     fit.fit,
     scale.scale,
+    tune.tune,
     campaign.campaign,
     launch.launch,
     reproduce.reproduce,

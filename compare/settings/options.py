@@ -51,6 +51,12 @@ UNDECIDED = ("pass", "fail", "skip")
 _COMPARE, _AGREE, _FIT, _SCALE, _REPRODUCE = "compare", "agree", "fit", "scale", "reproduce"
 _CAMPAIGN = "campaign"
 EXPLAIN = "explain"
+TUNE = "tune"
+_TUNED = (
+    *("contenders", "workload", "precision", "device", "batch_size", "seed", "data", "images", "prune", "round_to"),
+    *("prune_by", "task", "batch_sizes", "deadline", "store", "out", "as_json", "jax", "torch", "image", "classes"),
+    *("model_args", "optimizer", "loss", "weights_map", "weights_from", "allow"),
+)
 _NOT_EXPLAINED = (
     "explain",
     "devices",
@@ -422,6 +428,7 @@ class Settings(RunSettings):
         default_text="torch jax",
         flag="",
         example="torch:tuned jax:tuned",
+        helps={TUNE: "Backends whose knobs are searched: torch, jax."},
     )
     workload: "str | Workload" = _option(
         "digits-cnn",
@@ -739,6 +746,8 @@ def list_options(command: str) -> list[Option]:
     everything = [*SETTINGS.values(), *COMMAND_LINE.values()]
     if command == EXPLAIN:  # a comparison with one more table
         return [option for option in list_options(_COMPARE) if option.name not in _NOT_EXPLAINED]
+    if command == TUNE:
+        return [option for option in list_options(_COMPARE) if option.name in _TUNED]
     return [option for option in everything if command in option.commands and (option.flag or option.metavar)]
 
 

@@ -16,7 +16,7 @@ from compare.base.workloads import Workload
 from compare.cluster.cluster import Cluster
 from compare.data import datasets, pruning
 from compare.data.datasets import Dataset
-from compare.settings import contenders, feasibility, splitting, tasks, tunings
+from compare.settings import best, contenders, feasibility, splitting, tasks, tunings
 from compare.settings.block_order import list_gpus_of_round
 from compare.settings.contenders import Contender
 from compare.settings.options import RunSettings, Settings
@@ -138,7 +138,8 @@ def make(
     if batch_sizes is None:
         _check_accumulation(batch_size, settings.accumulate)
     epochs = workload.epochs if settings.epochs is None else settings.epochs
-    texts = spell_contenders(settings).contenders or ()
+    place = best.Place(workload, device, settings.precision, max(batch_sizes or (batch_size,)), settings.task)
+    texts = best.replace_best(spell_contenders(settings).contenders or (), settings.store, place)
     shared: dict[str, Any] = {option.name: getattr(settings, option.name) for option in fields(RunSettings)}
     shared["device"] = device
     shared["batch_sizes"] = batch_sizes

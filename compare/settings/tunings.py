@@ -22,11 +22,12 @@ from compare.settings import conflicts
 _TO_SEARCH = tuple(knob.name for knob in KNOBS.values() if knob.adds_search)
 _TO_COMPILE = (*_TO_SEARCH, *(knob.name for knob in KNOBS.values() if knob.adds_compilation))
 
-STOCK = "stock"
+STOCK, BEST = "stock", "best"
 TUNINGS: Mapping[str, str] = {
     "stock": "what the framework's own tutorial gives",
     "compiled": "stock and the compiler",
     "tuned": "the fastest known for the workload and device, of its own in some precisions and over some devices",
+    BEST: "the fastest that samestep tune has found here for the workload, and certified",
     "ahead-of-time": "only for --task infer: as tuned, but a process loads a program that was compiled before",
 }
 
@@ -161,6 +162,8 @@ def resolve(
     values: dict[str, Value] = {
         knob.name: knob.default for knob in KNOBS.values() if without_knobs or knob.is_switch(backend)
     }
+    if head == BEST:
+        raise Refused(f"{backend}:{tuning}: no winner is kept; find one with: samestep tune {backend}")
     if head == "ahead-of-time" and task != INFER:
         raise Refused(f"{backend}:{tuning}: ahead-of-time needs --task infer; allowed: stock, compiled, tuned")
     named = _named(backend, head, device, workload, precision, task)

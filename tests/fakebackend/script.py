@@ -26,12 +26,14 @@ class Behaviour:
     Attributes:
         step_seconds: scripted time of one training step.
         slowdown: by number of devices, as text, how many times as long a step takes there; 1 where it is not listed.
+        knob_factors: by knob, how many times as long a step takes with it.
         compile_seconds: scripted time that the first step of each process takes more, halved from process to process.
         launch_noise: standard deviation of ln(speed) from process to process.
         step_noise: standard deviation of ln(time) from block to block.
         seed: of both noises.
         fault: one of `Script._FAULTS`, a fault of the arithmetic (`tests.fakebackend.session`), or `none`.
         at: the session's method, `open` or `start`, at which a fault of the process happens.
+        only_with: the knob without which the fault does not happen; "" for none.
         process: the number, from 0, of the process of this backend that has the fault; None for all of them.
         visit: the number, from 0, of the process's visit to that place at which the fault happens; None for every one.
         most_images: the largest batch that it can train.
@@ -43,12 +45,14 @@ class Behaviour:
 
     step_seconds: float = 1e-3
     slowdown: Mapping[str, float] = field(default_factory=dict[str, float])
+    knob_factors: Mapping[str, float] = field(default_factory=dict[str, float])
     compile_seconds: float = 0.0
     launch_noise: float = 0.0
     step_noise: float = 0.0
     seed: int = 0
     fault: str = "none"
     at: str = "run"
+    only_with: str = ""
     process: int | None = None
     visit: int | None = None
     most_images: int | None = None
@@ -64,6 +68,7 @@ class Script:
         values: dict[str, Any] = json.loads(variable)
         self.name = name
         self.behaviour = Behaviour(**values.get(name, {}))
+        self.knobs: Mapping[str, Any] = {}  # of the open session
         self._folder = Path(values["folder"])
         self.process = self._claim_number()
         self._random = np.random.default_rng([self.behaviour.seed, self.process, *name.encode()])
@@ -92,6 +97,8 @@ class Script:
     def has(self, fault: str) -> bool:
         """Whether this process has that fault."""
         mine = self.behaviour.process in (None, self.process)
+        if self.behaviour.only_with and not self.knobs.get(self.behaviour.only_with):
+            return False
         return mine and self.behaviour.fault == fault
 
     def at(self, place: str) -> None:

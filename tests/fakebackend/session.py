@@ -57,7 +57,9 @@ _Prepared = tuple[Array, tuple[Array, Array], Array]
 class FakeSession:
     def __init__(self, spec: RunSpec, script: Script, inputs: int) -> None:
         self._spec, self._script, self._inputs = spec, script, inputs
-        self._slowdown = script.behaviour.slowdown.get(str(spec.devices), 1.0)
+        script.knobs = spec.knobs
+        factors = (factor for knob, factor in script.behaviour.knob_factors.items() if spec.knobs.get(knob))
+        self._slowdown = script.behaviour.slowdown.get(str(spec.devices), 1.0) * math.prod(factors)
         self._dtype = np.dtype(spec.precision)
         self._queued = self._step = self._fed = self._age = 0
         self._batches: list[_Prepared] = []

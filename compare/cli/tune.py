@@ -1,0 +1,114 @@
+"""`samestep tune`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from compare.base import output
+from compare.base.interface import Refused
+from compare.base.interruptions import ENDING, REPORTED
+from compare.cli import exit_codes
+from compare.cli.command_line import takes_options
+from compare.report import columns
+from compare.report.sentences import DASH, make_printable
+from compare.settings import plan
+from compare.settings.options import HOW, Settings
+from compare.studies import tune as tuning
+from compare.studies.cell_store import CellStore
+from compare.studies.tune import OBJECTIVES, Limits, Search, Trial, Tuning
+
+_MEBIBYTE = 2**20
+_LEAST_WIDTH = 100
+
+
+@takes_options("tune")
+def tune(
+    settings: Settings,
+    as_json: bool,
+    budget: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS",
+            help=f"Time of the whole search. Default: {tuning.MOST_SECONDS:g}.",
+            show_default=False,
+            rich_help_panel=HOW,
+        ),
+    ] = tuning.MOST_SECONDS,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MIB", help="Leave out tunings that take more memory.", show_default=False, rich_help_panel=HOW
+        ),
+    ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="time or energy. Default: time.", show_default=False, rich_help_panel=HOW),
+    ] = tuning.TIME,
+    screen: Annotated[
+        bool, typer.Option("--screen", help="Time all candidates once, and claim nothing.", rich_help_panel=HOW)
+    ] = False,
+) -> None:
+    """Search the fastest knobs of each backend here, for a workload or your own pair.
+
+    The same command goes on after an interruption. A winner is certified before it is named. The tuning `best` then
+    stands for it. Write DIR/tuning.json.
+    """
+    if budget <= 0:
+        raise Refused(f"--budget {budget:g} is not allowed; allowed: seconds above 0")
+    if memory is not None and memory <= 0:
+        raise Refused(f"--memory {memory:g} is not allowed; allowed: MiB above 0")
+    if objective not in OBJECTIVES:
+        raise Refused(f"--objective {objective!r} is not allowed; allowed: {', '.join(OBJECTIVES)}")
+    tuning.list_backends(settings)
+    folder = plan.make_default_out() if settings.out is None else Path(settings.out)
+    output.make_folder(folder)
+    limits = Limits(budget, None if memory is None else round(memory * _MEBIBYTE), objective, screen)
+    search = Search(settings, limits, CellStore(settings.store), ["samestep", *sys.argv[1:]], folder, _report_heat)
+    try:
+        found = search.run()
+    except ENDING as interruption:
+        typer.echo("samestep: interrupted; finished heats are kept, and the same command goes on", err=True)
+        interruption.add_note(REPORTED)
+        raise
+    path = tuning.write(found, folder)
+    if as_json:
+        typer.echo(tuning.to_text(found))
+    else:
+        _render(found, is_screen=screen)
+        typer.echo(f"\ntuning file: {path}")
+    raise typer.Exit(0 if screen or found.winner else exit_codes.CLAIM_FAILED)
+
+
+def _report_heat(text: str) -> None:
+    typer.echo(f"samestep: {text}", err=True)
+
+
+def _render(found: Tuning, *, is_screen: bool) -> None:
+    console = Console()
+    console.width = max(console.width, _LEAST_WIDTH)
+    rows = [(trial.contender, *_list_figures(trial), trial.reason or "") for trial in found.trials]
+    columns.show(("contender", "step (ms)", "ratio in its heat", "agreement", "reason"), rows, console, prose=(0, 4))
+    typer.echo("")
+    for backend, reason in found.ended.items():
+        name = found.winner.get(backend)
+        if is_screen:
+            text = f"{backend}: a screening claims nothing ({reason})"
+        elif name is None:
+            text = f"{backend}: no candidate was certified ({reason})"
+        else:
+            gain = found.gains[backend]
+            faster = f"{1 / gain:.3g} times as fast as the default" if gain < 1 else "the default is the fastest"
+            text = f"{name}: {faster}, certified ({reason})"
+        console.print(Text(make_printable(text)))
+    if found.winner:
+        typer.echo(f"\nsamestep compare {' '.join(found.winner.values())} --workload {found.workload}")
+
+
+def _list_figures(trial: Trial) -> tuple[str, str, str]:
+    agreement = {True: "pass", False: "fail", None: DASH}[trial.agreement]
+    step = DASH if trial.step_seconds is None else f"{1e3 * trial.step_seconds:.4g}"
+    return step, DASH if trial.ratio is None else f"{trial.ratio:.3f}", agreement

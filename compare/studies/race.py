@@ -1,0 +1,176 @@
+"""Race the tunings of one backend: which to try next, and which one leads. Pure: a caller times them.
+
+The search climbs. A heat times the leader beside every tuning that differs from it in one knob. The next heat times the
+fastest of these, and the tuning with all knobs that helped. The fastest of both leads from then on. The race ends when
+no neighbour of the leader is faster by the margin, or when the time is over.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compare.base.interface import TRAIN, Refused
+from compare.base.knobs import KNOBS, Knob, Value
+from compare.settings import tunings
+
+MARGIN = 0.01
+"""The least gain that makes a tuning the leader."""
+
+_NOT_RACED = ("parallel", "overlap-reduction", "overlap-exchanges", "compiled-autograd", "pieces", "input", "exported")
+"""Knobs of several devices, and knobs that trade speed for something else."""
+_BASES = (tunings.STOCK, "compiled")
+_CAPTURE = "graph-capture"
+_SAVES_MEMORY = "rematerialisation"
+_STEPS = (4, 8, 24)
+"""The values of `steps-per-dispatch` that are tried."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """Where a race is run: a backend, a device, and the work.
+
+    Attributes:
+        may_search_long: whether knobs that compile for minutes are tried.
+        saves_memory: whether knobs that only save memory are tried.
+    """
+
+    backend: str
+    device: str
+    workload: str
+    precision: str
+    task: str = TRAIN
+    may_search_long: bool = False
+    saves_memory: bool = False
+
+    def resolve(self, tuning: str) -> dict[str, Value] | None:
+        """Return the knobs of a tuning, or None if they do not go together here."""
+        try:
+            return tunings.resolve(self.backend, tuning, self.device, self.workload, self.precision, task=self.task)
+        except Refused:
+            return None
+
+    def list_starts(self) -> list[str]:
+        """Return the tunings that begin the race: stock and compiled, each alone and with every other knob."""
+        starts: list[str] = list(_BASES)
+        for base in _BASES:
+            more = [name for name in self.list_neighbours(base) if "=off" not in name and "compile" not in name]
+            starts.append(self.merge(base, more))
+        return self.drop_equal(starts)
+
+    def list_neighbours(self, leader: str) -> list[str]:
+        """Return the tunings that differ from the leader in one knob. Where a knob needs captured steps, in two."""
+        base = self.resolve(leader) or {}
+        changes = [change for knob in KNOBS.values() for change in self._list_changes(knob, base)]
+        neighbours = list[str]()
+        for change in changes:
+            alone = self.write({**base, **change})
+            neighbours.append(self.write({**base, **change, _CAPTURE: True}) if self.resolve(alone) is None else alone)
+        return self.drop_equal([leader, *neighbours])[1:]
+
+    def merge(self, leader: str, others: Sequence[str]) -> str:
+        """Return the leader with the changes of several other tunings. The first one decides a knob."""
+        base, values = self.resolve(leader) or {}, dict[str, Value]()
+        for other in others:
+            for name, value in (self.resolve(other) or {}).items():
+                if value != base.get(name):
+                    values.setdefault(name, value)
+        return self.write({**base, **values})
+
+    def drop_equal(self, names: Sequence[str]) -> list[str]:
+        """Return the tunings that go together here, without those that have the knobs of an earlier one."""
+        seen, kept = list[dict[str, Value]](), list[str]()
+        for name in names:
+            knobs = self.resolve(name)
+            if knobs is not None and knobs not in seen:
+                seen.append(knobs)
+                kept.append(name)
+        return kept
+
+    def write(self, knobs: Mapping[str, Value]) -> str:
+        """Return knobs in their shortest form: the base that is nearest, and every knob that differs from it."""
+        forms = list[str]()
+        for base in _BASES:
+            own = self.resolve(base) or {}
+            changed = (_spell(name, value) for name, value in knobs.items() if own.get(name) != value)
+            forms.append("+".join([base, *changed]))
+        return min(forms, key=lambda form: form.count("+"))
+
+    def _list_changes(self, knob: Knob, base: Mapping[str, Value]) -> Iterator[Mapping[str, Value]]:
+        if not knob.is_switch(self.backend) or self.task not in knob.tasks or knob.name in _NOT_RACED:
+            return
+        if knob.name == _SAVES_MEMORY and not self.saves_memory:
+            return
+        if knob.name == "max-autotune" and not self.may_search_long:
+            return
+        value = base.get(knob.name, knob.default)
+        if isinstance(value, bool):
+            yield {knob.name: not value}
+        elif isinstance(value, int):
+            yield from ({knob.name: steps} for steps in _STEPS if steps != value)
+
+
+@dataclass
+class Race:
+    """The state of one race.
+
+    Attributes:
+        track: where it is run.
+        leader: the tuning that leads, or None before the first heat.
+        times: the step time of each tuning that was timed, relative to the first one.
+        ended: why the race is over, or None.
+    """
+
+    track: Track
+    leader: str | None = None
+    times: dict[str, float] = field(default_factory=dict[str, float])
+    ended: str | None = None
+    _tried: set[str] = field(default_factory=set[str])
+    _promising: list[str] = field(default_factory=list[str])
+
+    def plan_heat(self) -> list[str]:
+        """Return the tunings to time next, the leader first. An empty list ends the race."""
+        if self.ended:
+            return []
+        if self.leader is None:
+            return self.track.list_starts()
+        if self._promising:
+            merged = self.track.merge(self.leader, self._promising)
+            return self.track.drop_equal([self.leader, self._promising[0], merged])
+        tried = [self.track.resolve(name) for name in self._tried]
+        neighbours = [name for name in self.track.list_neighbours(self.leader) if self.track.resolve(name) not in tried]
+        if not neighbours:
+            self.ended = "every knob was tried"
+            return []
+        return [self.leader, *neighbours]
+
+    def note(self, heat: Sequence[str], ratios: Mapping[str, float]) -> None:
+        """Take the outcome of a heat: each tuning's step time over the first one's. Failed tunings are missing."""
+        self._tried.update(heat)
+        pace = self.times.get(self.leader or "", 1.0)
+        self.times |= {name: pace * ratio for name, ratio in ratios.items()}
+        if self.leader is None:
+            if not ratios:
+                self.ended = "no tuning trained"
+                return
+            self.leader = min(ratios, key=lambda name: ratios[name])
+            return
+        faster = [name for name in sorted(ratios, key=lambda name: ratios[name]) if ratios[name] < 1 - MARGIN]
+        if self._promising:
+            self._promising = []
+            if not faster:
+                self.ended = "nothing left wins by 1 %"
+                return
+            self.leader = faster[0]
+        elif faster:
+            self._promising = faster
+        else:
+            self.ended = "nothing left wins by 1 %"
+
+    def list_runners_up(self) -> list[str]:
+        """Return the tunings that were tried, the fastest in its heat first."""
+        return sorted(self.times, key=lambda name: self.times[name])
+
+
+def _spell(name: str, value: Value) -> str:
+    if isinstance(value, bool):
+        return name if value else f"{name}=off"
+    return f"{name}={value}"

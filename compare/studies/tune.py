@@ -1,0 +1,301 @@
+"""Search the fastest knobs of each backend for a workload or a user's pair on this device.
+
+Every heat of a race is one comparison with fresh processes, kept programs and few rounds (`compare.studies.race`). It
+claims nothing, because it has no certificate. The winners are then certified with exactly their knobs, and timed beside
+the default tuning. The first candidate that agrees is named. A faster one that does not agree is listed as such.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from compare.base import typed_json
+from compare.base.interface import INFER, Refused
+from compare.base.knobs import has_knobs
+from compare.base.typed_json import JsonObject
+from compare.results import result_file
+from compare.results.model import Contender, Result
+from compare.settings import best, contenders, plan, tasks
+from compare.settings.options import Settings
+from compare.studies.cell_store import CellStore
+from compare.studies.cells import Cell
+from compare.studies.race import Race, Track
+from compare.studies.study import Study
+
+FILE_NAME = "tuning.json"
+TIME, ENERGY = OBJECTIVES = ("time", "energy")
+MOST_SECONDS = 600.0
+
+_SHORT_ROUNDS = 2
+_LONG_SEARCH_SECONDS = 1200.0  # from this budget on, knobs that compile for minutes are tried
+_CANDIDATES = 3
+"""Candidates that are certified, one after the other, until one agrees."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(JsonObject):
+    """The last trial of one tuning.
+
+    Attributes:
+        contender: as `samestep compare` takes it.
+        status: `ok`, the failure of a contender, or `memory` for one that takes more than the limit.
+        reason: why it failed, or None.
+        step_seconds: its step time, or the median latency of a request.
+        ratio: its time, or its energy, over the leader's of its heat.
+        agreement: whether its certificate passed; None if it was not certified.
+    """
+
+    contender: str
+    status: str
+    reason: str | None
+    step_seconds: float | None
+    ratio: float | None
+    agreement: bool | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning(JsonObject):
+    """What `samestep tune` found: `winner` by backend, and every trial. `ended` says why each race ended."""
+
+    winner: dict[str, str]
+    trials: tuple[Trial, ...]
+    workload: str
+    device: str
+    precision: str
+    objective: str
+    seconds: float
+    ended: dict[str, str]
+    gains: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds a search.
+
+    Attributes:
+        seconds: the budget of the whole search.
+        memory_bytes: the most that a tuning may take, or None.
+        objective: `time` or `energy`.
+        is_screen: whether to time every candidate once, without a claim.
+    """
+
+    seconds: float = MOST_SECONDS
+    memory_bytes: int | None = None
+    objective: str = TIME
+    is_screen: bool = False
+
+
+@dataclass
+class Search:
+    """A search over the backends that a user names.
+
+    Attributes:
+        settings: the settings of every comparison; its contenders are the backends.
+        limits: what bounds the search.
+        store: where heats are kept.
+        command: the command line that results name.
+        on_heat: is told what comes next, in words.
+    """
+
+    settings: Settings
+    limits: Limits
+    store: CellStore
+    command: Sequence[str]
+    folder: Path
+    on_heat: Callable[[str], None] = lambda _: None
+    _trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
+    _count: int = 0
+
+    def run(self) -> Tuning:
+        """Run all races, certify the winners, keep them for the tuning `best`, and return what was found.
+
+        Raises:
+            Refused: the comparison cannot be done, or nothing of a backend trained.
+            KeyboardInterrupt, SystemExit: an interruption. Finished heats are kept, and the same command goes on.
+        """
+        start = monotonic()
+        workload, device = plan.resolve(self.settings)
+        backends = list_backends(self.settings)
+        winner, ended, gains = dict[str, str](), dict[str, str](), dict[str, float]()
+        for index, backend in enumerate(backends):
+            left = self.limits.seconds - (monotonic() - start)
+            race = self._race(
+                self._make_track(backend, workload.name, device), monotonic() + left / (len(backends) - index)
+            )
+            ended[backend] = race.ended or "the time was over"
+            if self.limits.is_screen or race.leader is None:
+                continue
+            if found := self._certify(race):
+                name, gains[backend] = found
+                winner[backend] = f"{backend}:{name}"
+                best.keep(self.settings.store, self._make_place(device), backend, name)
+        return Tuning(
+            winner=winner,
+            trials=tuple(sorted(self._trials.values(), key=lambda trial: (trial.ratio is None, trial.ratio or 0.0))),
+            workload=workload.name,
+            device=device,
+            precision=self.settings.precision,
+            objective=self.limits.objective,
+            seconds=round(monotonic() - start, 1),
+            ended=ended,
+            gains=gains,
+        )
+
+    def _make_track(self, backend: str, workload: str, device: str) -> Track:
+        limits, settings = self.limits, self.settings
+        return Track(
+            backend,
+            device,
+            workload,
+            settings.precision,
+            settings.task,
+            may_search_long=limits.seconds >= _LONG_SEARCH_SECONDS,
+            saves_memory=limits.memory_bytes is not None,
+        )
+
+    def _make_place(self, device: str) -> best.Place:
+        settings = self.settings
+        workload = plan.resolve(settings)[0]
+        sizes = tasks.choose_batch_sizes(settings, workload)
+        batch_size = max(sizes) if sizes else settings.batch_size or workload.batch_size
+        return best.Place(workload, device, settings.precision, batch_size, settings.task)
+
+    def _race(self, track: Track, end: float) -> Race:
+        race, last = Race(track), 0.0
+        while heat := race.plan_heat():
+            begin = monotonic()
+            if race.leader is not None and begin + last > end:
+                race.ended = f"the budget of {self.limits.seconds:g} s was spent"
+                break
+            self.on_heat(f"{track.backend}: {len(heat)} tunings, the leader is {race.leader or 'not known yet'}")
+            race.note(heat, self._time(track.backend, heat))
+            last = monotonic() - begin
+            if self.limits.is_screen and len(self._trials) > len(heat):
+                race.ended = "all candidates were timed once"
+        return race
+
+    def _time(self, backend: str, heat: Sequence[str]) -> dict[str, float]:
+        """Return the ratio of each tuning of a heat to the first that trained."""
+        names = [f"{backend}:{tuning}" for tuning in heat]
+        result = self._compare(names, rounds=_SHORT_ROUNDS, agreement=False)
+        figures = dict[str, float]()
+        for tuning, contender in zip(heat, result.contenders if result else (), strict=False):
+            figure, status, reason = self._judge(contender)
+            if figure is not None:
+                figures[tuning] = figure
+            first = next(iter(figures.values()), None)
+            ratio = None if figure is None or first is None else figure / first
+            self._note(contender, status, reason, ratio, None)
+        first = next(iter(figures.values()), 1.0)
+        return {tuning: figure / first for tuning, figure in figures.items()}
+
+    def _judge(self, contender: Contender) -> tuple[float | None, str, str | None]:
+        """Return the figure of the objective, or the status and reason of a failure."""
+        seconds = get_seconds(contender)
+        if contender.status != "ok" or seconds is None:
+            status = contender.status if contender.status != "ok" else "void"
+            return None, status, contender.reason or "no round counts"
+        most, memory = self.limits.memory_bytes, contender.memory
+        taken = memory and (memory.live_peak_bytes or memory.process_bytes)
+        if most is not None and (taken is None or taken > most):
+            taken_text = "an unknown amount" if taken is None else f"{taken / 2**20:,.0f} MiB"
+            return None, "memory", f"takes {taken_text}, and --memory allows {most / 2**20:,.0f} MiB"
+        if self.limits.objective == ENERGY:
+            joules = contender.energy.joules_per_step if contender.energy else None
+            return joules, "ok" if joules else "energy", None if joules else "no energy was measured"
+        return seconds, "ok", None
+
+    def _certify(self, race: Race) -> tuple[str, float] | None:
+        """Return the fastest candidate that agrees, and its gain over the default tuning. None if none agrees."""
+        track, leader = race.track, race.leader or ""
+        default = contenders.make_default_tuning(track.backend)
+        candidates = [leader, *(name for name in race.list_runners_up() if name != leader)][:_CANDIDATES]
+        baseline = f"{track.backend}:{default}"
+        for name in candidates:
+            if track.resolve(name) == track.resolve(default):
+                return default, 1.0
+            self.on_heat(f"{track.backend}: certify {name}")
+            result = self._compare([baseline, f"{track.backend}:{name}"], rounds=None, agreement=True)
+            if result is None:
+                continue
+            passed = result.agreement.status == "pass"
+            figures = [self._judge(contender) for contender in result.contenders]
+            (first, _, _), (figure, status, reason) = figures
+            ratio = figure / first if first and figure else None
+            self._note(result.contenders[1], status, reason, ratio, passed)
+            if passed and ratio is not None:
+                return (name, ratio) if ratio < 1 else (default, 1.0)
+        return None
+
+    def _compare(self, names: Sequence[str], *, rounds: int | None, agreement: bool) -> Result | None:
+        self._count += 1
+        settings = replace(
+            self.settings,
+            contenders=tuple(names),
+            rounds=rounds,
+            agreement=agreement,
+            energy=self.limits.objective == ENERGY,
+            cold_compile=False,
+            epochs=None if self.settings.task == INFER else 1,
+            out=self.folder / f"heat-{self._count}",
+        )
+        cell = Cell(" ".join(names), settings)
+        study = Study([cell], self.store, self.command, anywhere=False)
+        state = study.run_cell(cell, f"heat {self._count}: ")
+        if state.status == "refused":
+            raise Refused(state.reason or "the comparison is refused")
+        return state.result
+
+    def _note(
+        self, contender: Contender, status: str, reason: str | None, ratio: float | None, agreement: bool | None
+    ) -> None:
+        name = f"{contender.backend}:{contender.tuning}"
+        self._trials[name] = Trial(
+            contender=name,
+            status=status,
+            reason=reason,
+            step_seconds=get_seconds(contender),
+            ratio=ratio,
+            agreement=agreement,
+        )
+
+
+def list_backends(settings: Settings) -> list[str]:
+    """Return the backends to tune.
+
+    Raises:
+        Refused: a contender names a tuning, or a backend has no knobs.
+    """
+    texts = settings.contenders or contenders.list_sides(plan.resolve(settings)[0])
+    for text in texts:
+        if ":" in text:
+            raise Refused(f"samestep tune {text} is not allowed; allowed: backends such as torch and jax")
+        if not has_knobs(text):
+            raise Refused(f"samestep tune {text}: {text} has no knobs; allowed: torch, jax")
+    return list(dict.fromkeys(texts))
+
+
+def get_seconds(contender: Contender) -> float | None:
+    """Return the step time, or the median latency of the smallest batch."""
+    if contender.latency:
+        return next(iter(contender.latency.values())).p50
+    return contender.step_seconds.estimate if contender.step_seconds else None
+
+
+def write(tuning: Tuning, folder: Path) -> Path:
+    """Write tuning.json into a folder and return its path.
+
+    Raises:
+        Refused: the file system refuses.
+    """
+    path = folder / FILE_NAME
+    return result_file.replace_bytes(path, (to_text(tuning) + "\n").encode())
+
+
+def to_text(tuning: Tuning) -> str:
+    """Return the JSON of what was found."""
+    values: Any = typed_json.write(tuning)
+    return json.dumps(values, indent=2, allow_nan=False)

@@ -1,0 +1,96 @@
+"""The command `samestep tune`: its search, its file, the tuning `best`, and what it refuses."""
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakebackend import plans
+from tests.unit import programs
+from tests.unit.programs import Program
+
+TUNE = ("tune", "--device", "cpu", "--out", "out", "--store", "store", "--batch-size", "8", "--deadline", "60")
+
+
+@pytest.fixture
+def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
+    with programs.opened(tmp_path, capfd, monkeypatch) as program:
+        yield program
+
+
+def script(program: Program, monkeypatch: pytest.MonkeyPatch, **behaviours: dict[str, Any]) -> None:
+    plans.register(monkeypatch, program.folder.parent / "logs", behaviours)
+
+
+def read(program: Program) -> dict[str, Any]:
+    return json.loads((program.folder / "out" / "tuning.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fake:compiled"], "allowed: backends such as torch and jax"),
+        (["fake", "--budget", "0"], "--budget 0 is not allowed"),
+        (["fake", "--memory", "-1"], "--memory -1 is not allowed"),
+        (["fake", "--objective", "beauty"], "--objective 'beauty' is not allowed; allowed: time, energy"),
+    ],
+)
+def test_it_refuses(program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str):
+    script(program, monkeypatch)
+    code, _, error = program.run(*TUNE, *arguments)
+    assert code == 2
+    assert said in " ".join(error.split())
+
+
+def test_best_is_refused_without_a_winner(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch)
+    code, _, error = program.run("compare", "fake:best", "other", "--device", "cpu", "--store", "store")
+    assert code == 2
+    assert "samestep tune fake" in error
+
+
+def test_it_finds_certifies_and_keeps_the_fastest_knobs(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch, fake={"knob_factors": {"channels-last": 0.7, "fused-optimizer": 1.2}})
+    code, out, _ = program.run(*TUNE, "fake")
+    assert code == 0
+    found = read(program)
+    winner = found["winner"]["fake"]
+    assert "channels-last" in winner
+    assert "fused-optimizer" not in winner
+    assert found["gains"]["fake"] == pytest.approx(0.7, rel=0.02)
+    by_name = {trial["contender"]: trial for trial in found["trials"]}
+    assert by_name[winner]["agreement"] is True
+    assert f"samestep compare {winner} --workload digits-cnn" in out
+    code, _, _ = program.run(*COMPARE, "fake:compiled", "fake:best")
+    assert code == 0
+    stored = json.loads((program.folder / "compared" / "result.json").read_text())
+    assert stored["spec"]["contenders"] == ["fake:compiled", winner]
+
+
+COMPARE = ("compare", "--device", "cpu", "--store", "store", "--batch-size", "8", "--rounds", "3", "--out", "compared")
+
+
+def test_a_faster_tuning_that_does_not_agree_is_listed_and_not_named(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(
+        program,
+        monkeypatch,
+        fake={"knob_factors": {"channels-last": 0.7}, "fault": "wrong-gradient", "only_with": "channels-last"},
+    )
+    code, out, _ = program.run(*TUNE, "fake")
+    found = read(program)
+    failed = [trial for trial in found["trials"] if trial["agreement"] is False]
+    assert any("channels-last" in trial["contender"] for trial in failed)
+    assert "channels-last" not in found["winner"].get("fake", "")
+    assert "fail" in out
+    assert code in (0, 1)
+
+
+def test_a_screening_claims_nothing(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch, fake={"knob_factors": {"channels-last": 0.7}})
+    code, out, _ = program.run(*TUNE, "fake", "--screen")
+    assert code == 0
+    assert read(program)["winner"] == {}
+    assert all(trial["agreement"] is None for trial in read(program)["trials"])
+    assert "claims nothing" in out
