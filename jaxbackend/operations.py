@@ -61,11 +61,18 @@ def _operation(
     layer = scopes.find_layer(stack, layers)
     output = equation.outvars[0].aval.shape
     direction = FORWARD
-    if "transpose(" in stack:
-        direction = WEIGHT_GRADIENT if (layer, math.prod(output)) in sizes else DATA_GRADIENT
+    if scopes.is_backward(stack, layer):
+        direction = WEIGHT_GRADIENT if _is_of_weights(equation, layer, output, sizes) else DATA_GRADIENT
     if equation.primitive.name == "conv_general_dilated":
         return Operation(layer, CONVOLUTION, direction, times * _convolution(equation, output))
     return Operation(layer, PRODUCT, direction, times * _product(equation, output))
+
+
+def _is_of_weights(equation: Any, layer: str, output: tuple[int, ...], sizes: set[tuple[str, int]]) -> bool:
+    """Tell whether a gradient is that of a kernel. Such a convolution sums over images as if they were channels."""
+    if equation.primitive.name == "conv_general_dilated":
+        return equation.params["dimension_numbers"].lhs_spec[0] != 0
+    return (layer, math.prod(output)) in sizes
 
 
 def _convolution(equation: Any, output: tuple[int, ...]) -> int:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from compare.base.profiles import TORCH, Profile
 
 _WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
-_HOST = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")
+_RUNTIME = ("cuda_runtime", "cuda_driver")
 _ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_OPERATIONS = ("aten::", "cpp_fused", "triton_")
+"""Begin the names of events in which torch works. Events of layers and of autograd span Python, too."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,8 @@ def read(profile: Profile) -> HostEvents:
     busy = sorted(
         (float(event["ts"]), float(event["ts"]) + float(event["dur"]))
         for event in profile.events
-        if event["cat"] in (*_HOST, *_ON_DEVICE) and not _is_wait(str(event["name"]))
+        if event["cat"] in (*_RUNTIME, *_ON_DEVICE) or str(event["name"]).startswith(_OPERATIONS)
+        if event["name"] not in _WAITS
     )
     gaps, reached = list[float](), busy[0][0] if busy else 0.0
     for begin, end in busy:
@@ -44,7 +47,3 @@ def read(profile: Profile) -> HostEvents:
     # Every step must have such a gap. A single long one is the machine's.
     repeated = sorted(gaps, reverse=True)[: profile.steps]
     return HostEvents(waits, repeated[-1] if len(repeated) == profile.steps and profile.steps > 1 else 0.0)
-
-
-def _is_wait(name: str) -> bool:
-    return name in _WAITS or name == "PyTorch Profiler (0)"

@@ -27,6 +27,9 @@ _AUTOGRAD = "autograd::engine::evaluate_function: "
 _GRAPHS = ("## Call CompiledFxGraph", "CompiledFunctionBackward", "CompiledFunction")
 _KERNELS_OF_COMPILERS = ("triton_", "cpp_fused")
 _ELEMENTWISE = "at::native::"
+_MATRIX_PRODUCTS = ("aten::mm", "aten::addmm")
+_WITH_PRODUCTS = ("dense", "convolution", "transposed-convolution")
+"""Kinds of layers whose work is a product."""
 _GRADIENTS = ("aten::convolution_backward", "aten::cudnn_convolution_backward")
 
 
@@ -214,6 +217,8 @@ def _make_kernel(event: Event, node: _Node | None, context: _Context) -> Kernel:
     is_update = any(outer.name.startswith("Optimizer.") for outer in chain)
     is_backward = any(outer.name.startswith(_AUTOGRAD) for outer in chain)
     layer = _layer(chain, site, context, is_update)
+    if not is_update and context.profile.layers.get(layer) not in _WITH_PRODUCTS:
+        layer = _product_layer(chain, context) or layer
     known = operations if site is None or not name.startswith(_KERNELS_OF_COMPILERS) else site.operations
     kinds = [context.profile.layers.get(each, "") for each in (site.layers if site else [layer])]
     work = _classify(name, operations, known, kinds, is_update, is_backward)
@@ -247,6 +252,28 @@ def _layer(chain: Sequence[_Node], site: Site | None, context: _Context, is_upda
     for outer in chain:
         if outer.name.startswith(_AUTOGRAD):
             return context.layer_of_sequence.get(outer.event["args"].get("Sequence number"), "")
+    return ""
+
+
+def _product_layer(chain: Sequence[_Node], context: _Context) -> str:
+    """Return the only layer whose kernel has the size of one of a product's matrices, or "".
+
+    A program that torch has kept from an earlier run may name its nodes otherwise than today's trace.
+    """
+    for outer in chain:
+        dims = outer.event.get("args", {}).get("Input Dims", [])
+        if outer.name not in _MATRIX_PRODUCTS:
+            continue
+        matrices: list[list[int]] = [shape for shape in dims if isinstance(shape, list) and len(shape) == 2]
+        if len(matrices) > 1:
+            left, right = matrices[:2]
+            sizes = {left[0] * left[1], right[0] * right[1], left[0] * right[1]}
+            owners = {
+                name.rpartition(".")[0]
+                for name, size in context.profile.parameters.items()
+                if name.endswith("kernel") and size in sizes
+            }
+            return owners.pop() if len(owners) == 1 else ""
     return ""
 
 

@@ -107,15 +107,14 @@ def classify_torch(operations: Collection[str], kinds: Collection[str], is_updat
         return CONVOLUTIONS[FORWARD]
     if any(re.fullmatch(r"(add)?b?mm|linear|matmul|baddbmm|addmv|mv|dot", name) for name in names):
         return PRODUCT
+    found = [_classify_torch_name(name) for name in names]
+    if found and all(name == LAYOUT for name in found):
+        return LAYOUT
     if any(kind in _NORMS for kind in kinds):
         return NORMALISATION
     if POOLING in kinds:
         return POOL
-    found = [_classify_torch_name(name) for name in names]
-    for name in (NORMALISATION, POOL, REDUCTION):
-        if name in found:
-            return name
-    return LAYOUT if found and all(name == LAYOUT for name in found) else POINTWISE
+    return next((name for name in (NORMALISATION, POOL, REDUCTION) if name in found), POINTWISE)
 
 
 def _classify_torch_name(name: str) -> str | None:
@@ -135,13 +134,15 @@ def classify_xla(opcodes: Collection[str], kinds: Collection[str], is_update: bo
         return OPTIMIZER
     if any(opcode.startswith(("all-reduce", "all-gather", "reduce-scatter", "collective")) for opcode in opcodes):
         return COMMUNICATION
+    if all(opcode in _XLA_LAYOUT for opcode in opcodes):
+        return LAYOUT
     if any(kind in _NORMS for kind in kinds):
         return NORMALISATION
     if POOLING in kinds or {"select-and-scatter"} & set(opcodes):
         return POOL
     if {"reduce", "reduce-window"} & set(opcodes):
         return REDUCTION
-    return LAYOUT if all(opcode in _XLA_LAYOUT for opcode in opcodes) else POINTWISE
+    return POINTWISE
 
 
 def is_cast(operations: Collection[str]) -> bool:

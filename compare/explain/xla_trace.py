@@ -16,8 +16,6 @@ from compare.explain.kernels import Kernel
 from compare.explain.torch_trace import UPDATE
 from compare.explain.work_classes import CONVOLUTIONS, LAYOUT, PRODUCT, REDUCTION
 
-_NOT_BACKWARD = re.compile(r"transpose\(")
-
 
 def read(profile: Profile) -> list[Kernel]:
     """Return the kernels of a profile, in the order in which they began."""
@@ -85,7 +83,7 @@ def _direct(
     work: str, name: str, instruction: Instruction, layer: str, is_update: bool, sizes: set[tuple[str, int]]
 ) -> tuple[str, str]:
     """Return the class with its direction, and the direction."""
-    is_backward = any(_NOT_BACKWARD.search(op_name) for op_name in instruction.op_names[:1])
+    is_backward = any(scopes.is_backward(op_name, layer) for op_name in instruction.op_names[:1])
     is_kernel = (layer, instruction.output) in sizes
     if work == CONVOLUTIONS[FORWARD]:
         direction = instruction.gradient or _gradient_in_name(name)
