@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -259,7 +260,7 @@ class InferenceSession:
         folded = folded_modules.find_pairs(self._assigned)
         layers = {path: name for path, name in self._table.layers.items() if path not in folded}
         variables = tuple(each for each in self._table.variables if each.own.rpartition(".")[0] not in folded)
-        return Names(variables, layers)
+        return replace(self._table, variables=variables, layers=layers)
 
     def _program(self, images: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return the program for images of that shape."""
@@ -285,12 +286,12 @@ class InferenceSession:
         if self._inspected is None:
             # A function of its own: torch.compile keeps programs by function, and this one contains recording hooks.
             self._inspected = tuning.compile_step(lambda each: self._answer(each), self._knobs)
-        with activations.record(self._ready, layers) as outputs:
+        with activations.record(self._ready, layers, copies=self._is_own) as outputs:
             logits = self._inspected(images)
         return logits, outputs
 
     def _record(self, images: torch.Tensor, layers: Mapping[str, str]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        with activations.record(self._ready, layers) as outputs:
+        with activations.record(self._ready, layers, copies=self._is_own) as outputs:
             logits = self._answer(images)
         return logits, outputs
 

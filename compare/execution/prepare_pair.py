@@ -15,7 +15,7 @@ from compare.agreement.gates import SEMANTIC
 from compare.agreement.measures import compute_relative_error
 from compare.base import descriptions, tensors
 from compare.base.commands import Command, ListUserFiles, OwnWeights, RunLayer, TraceModel, Traces, UserFiles
-from compare.base.interface import Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
+from compare.base.interface import TRAIN, Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
 from compare.base.trace import Layer, Trace
 from compare.data import dataset_file, datasets
 from compare.execution import certificate_cases
@@ -41,6 +41,12 @@ def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
             weights are not finite.
         MatchingFailed: a model, or its process, crashes, takes too long or runs out of memory.
     """
+    # Models are matched in a training step, whatever the task.
+    resolved, pairing = _resolve(replace(plan, task=TRAIN), scratch)
+    return replace(resolved, task=plan.task), pairing
+
+
+def _resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
     request = plan.request
     if contenders.is_alone(plan.workload):
         return _resolve_alone(plan, scratch)

@@ -42,12 +42,20 @@ def describe_disturbance(result: Result) -> str | None:
     undecided = [comparison for comparison in result.comparisons if comparison.verdict == "INCONCLUSIVE"]
     if not undecided or not result.voided or count >= spec.least_rounds:
         return None
-    times = {each.name: each.step_seconds.median for each in result.contenders if each.step_seconds}
-    measured = [f"{name} took {1e3 * seconds:.4g} ms a step" for name, seconds in times.items()]
+    times = {
+        (each.name, series.batch_size): median(time for blocks in series.samples for time in blocks)
+        for each in result.contenders
+        for series in each.list_series()
+    }
+    measured = [
+        f"{name} took {1e3 * seconds:.4g} ms a {'step' if size is None else f'request of batch {size}'}"
+        for (name, size), seconds in times.items()
+    ]
     ratios = [
-        f"ratio {times[each.contender] / times[each.baseline]:.3g} for {each.contender}"
+        f"ratio {times[each.contender, each.batch_size] / times[each.baseline, each.batch_size]:.3g} "
+        f"for {each.contender}{'' if each.batch_size is None else f' at batch {each.batch_size}'}"
         for each in undecided
-        if each.contender in times and each.baseline in times
+        if {(each.contender, each.batch_size), (each.baseline, each.batch_size)} <= times.keys()
     ]
     programs = _name_busiest(result.telemetry)
     who = f" (busiest: {programs})" if programs else ""

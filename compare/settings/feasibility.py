@@ -27,6 +27,12 @@ def check(plan: "Plan") -> None:
         )
     for contender in plan.contenders:
         switches = plan.knobs(contender)
+        is_own = plan.workload.model.family == workloads.PAIR
+        if is_own and contender.backend == "jax" and "fold-batch-norm" in contender.tuning.split("+"):
+            raise Refused(
+                f"{contender.name}: fold-batch-norm folds the built-in workloads and torch models; allowed for a flax "
+                "model of your own: without it"
+            )
         if switches["rematerialisation"]:
             try:
                 workloads.list_blocks(plan.workload.model)

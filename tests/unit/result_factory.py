@@ -81,6 +81,7 @@ def make_comparison(contender: str = "jax", verdict: str = "FASTER", **overrides
         "margin": 0.01,
         "detectable": 0.0234,
         "outliers": [],
+        "batch_size": None,
         "reason": "the semantic gate failed" if verdict == "INVALID" else None,
     }
     return {**comparison, **deepcopy(overrides)}
@@ -131,6 +132,8 @@ def make_result(**overrides: Any) -> dict[str, Any]:
             "deadline_seconds": None,
             "design": "alternating",
             "design_reason": None,
+            "task": "train",
+            "batch_sizes": None,
         },
         "environment": {"python": "3.11", "cpu": {"model": "Example CPU"}},
         "contenders": [make_contender("torch", 2.5e-3), make_contender("jax", 1.7475e-3)],

@@ -19,6 +19,7 @@ OBJECTS = {
     model.PairSpec: SCHEMA["definitions"]["pair"],
     model.PairSide: SCHEMA["definitions"]["pair"]["properties"]["sides"]["additionalProperties"],
     model.Contender: SCHEMA["definitions"]["contender"],
+    model.Latency: SCHEMA["definitions"]["latency"],
     model.StepTimes: SCHEMA["definitions"]["step_seconds"],
     model.Interval: SCHEMA["definitions"]["interval"],
     model.Memory: SCHEMA["definitions"]["memory"],
