@@ -1,5 +1,6 @@
 """Runs of the task `infer` through the real worker and rounds, with scripted backends."""
 
+import math
 from pathlib import Path
 from typing import Any
 
