@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 _LEAST_MEMORY = 2**30
-_SHORTAGES = ("Too many open files", "Cannot allocate memory", "failed to map segment")
+_SHORTAGES = ("Too many open files", "Cannot allocate memory", "failed to map segment", "baseline optimizations")
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     _check_memory_limits()
     try:
         from compare.cli.app import main as run
-    except (ImportError, MemoryError, OSError) as error:
+    except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if not isinstance(error, MemoryError) and not any(words in str(error) for words in _SHORTAGES):
             raise
         sys.stderr.write(f"samestep: cannot start: {str(error) or 'memory ran out'}\n")

@@ -110,6 +110,13 @@ def test_a_result_that_is_no_file_is_refused_before_the_run(
     assert plans.started(tmp_path) == []
 
 
+def test_a_processor_that_is_too_old_has_a_sentence(tmp_path: Path) -> None:
+    old = "RuntimeError('NumPy was built with baseline optimizations that your machine does not support')"
+    done = run(tmp_path, ["-c", _INTERRUPTED.replace("os.kill(os.getpid(), signal.SIGINT)", f"raise {old}")])
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert done.stderr.startswith("samestep: cannot start: NumPy was built")
+
+
 @pytest.mark.parametrize("code", [_INTERRUPTED, _SHORT.format(error="os.kill(os.getpid(), 2) or ValueError")])
 def test_an_interrupt_in_the_first_second_prints_one_line(tmp_path: Path, code: str) -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
