@@ -1,6 +1,8 @@
 """What XLA has of the machine on a CPU, and how hard its compiler works, read back from the process."""
 
+import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,11 @@ _FULL_EFFORT = {
     "xla_disable_all_hlo_passes": "false",
     "xla_disable_hlo_passes": "",
 }
-_FULL_EFFORT_OF_JAX = {"jax_exec_time_optimization_effort": 0.0, "jax_optimization_level": "UNKNOWN"}
+_FULL_EFFORT_OF_JAX = {
+    "jax_disable_most_optimizations": False,
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_optimization_level": "UNKNOWN",
+}
 
 
 def read_settings(device: Any, count: int) -> dict[str, Any]:
@@ -49,11 +55,18 @@ def _list_reduced(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _read_options() -> dict[str, str]:
-    """Return XLA's options for a program as XLA prints them: those of JAX's configuration and of XLA_FLAGS."""
-    whole = compiler.get_compile_options(1, 1)  # kept by name: its parts point into it
-    build = whole.executable_build_options
-    lines = (line.partition(":") for line in str(build.debug_options).splitlines())
-    return {name: value.strip().strip('"') for name, colon, value in lines if colon and not name.startswith(" ")}
+    """Return XLA's options for a program as XLA prints them: those of JAX's configuration and of XLA_FLAGS.
+
+    Where a version of JAX does not tell, return those of XLA_FLAGS.
+    """
+    flags = (flag.lstrip("-").partition("=") for flag in os.environ.get("XLA_FLAGS", "").split())
+    options = {name: value or "true" for name, _, value in flags}
+    with suppress(AttributeError, TypeError):  # not documented
+        whole = compiler.get_compile_options(1, 1)  # kept by name: its parts point into it
+        build = whole.executable_build_options
+        lines = (line.partition(":") for line in str(build.debug_options).splitlines())
+        options |= {name: text.strip().strip('"') for name, colon, text in lines if colon and not name.startswith(" ")}
+    return options
 
 
 def _names() -> Iterator[str]:

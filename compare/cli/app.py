@@ -209,5 +209,6 @@ def main() -> None:
         if sentence is None:
             raise
         typer.echo(f"samestep: {sentence}", err=True)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), _STDOUT)  # Python writes the rest at its end
+        os.close(_STDOUT)  # Python writes the rest at its end
+        os.open(os.devnull, os.O_WRONLY)  # the lowest free number
         sys.exit(exit_codes.REFUSED)

@@ -40,7 +40,7 @@ def run(folder: Path, arguments: list[str], limit: str = "") -> "subprocess.Comp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", ["ulimit -f 1", "ulimit -n 12"])
+@pytest.mark.parametrize("limit", ["ulimit -f 1", "ulimit -n 6", "ulimit -n 20"])
 def test_a_limit_of_the_system_gives_no_traceback(tmp_path: Path, limit: str) -> None:
     done = run(tmp_path, [*COMPARE, "--rounds", "2", "--out", "out"], limit)
     assert done.returncode in (2, 3), done.stderr
