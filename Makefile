@@ -36,6 +36,10 @@ test: .venv/.stamp ## run all tests (ARGS: for pytest)
 attack: .venv/.stamp ## kill 100 runs, read 1,000 hostile files and use up resources (SEED=N)
 	@scripts/attack.sh
 
+cases: .venv/.stamp ## run pairs of many kinds, each with its right answer (ARGS: for pytest)
+	@OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/pairs -m "thorough or not thorough" --numprocesses=2 \
+		--benchmark-disable $(ARGS)
+
 check: .venv/.stamp ## run the linters, the type checker and the import contracts
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
