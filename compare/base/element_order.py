@@ -7,6 +7,7 @@ frameworks. Any other order, such as shuffled channels, belongs to the model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,10 @@ class ElementOrder:
 
         They stay as they are if no order of the axes is neutral.
         """
+        return self._axes
+
+    @cached_property
+    def _axes(self) -> tuple[int, ...]:
         places, rest = self.places, range(1, self.places.ndim)
         if not places.size:
             return tuple(range(places.ndim))

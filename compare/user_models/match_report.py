@@ -77,6 +77,8 @@ class Pairing:
         for matching in (self.matching, *self.resized):  # flax's SAME pads differently at another image size
             for difference in diagnosis.find_differences(matching):
                 for advice in difference.advice:
+                    if advice.setting == "running_variance" and RUNNING_VARIANCE in self.allowed:
+                        continue
                     layers = groups.setdefault((advice.is_harmless, advice.sentence), [])
                     if difference.torch not in layers:
                         layers.append(difference.torch)

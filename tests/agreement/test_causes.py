@@ -133,3 +133,31 @@ def test_without_a_pattern_the_certificate_names_the_tensor_alone():
     made = certificate.judge(sides[0], sides[1], "float64", Noise({}))
     assert (made.first_mismatch or "").startswith("delta/first.kernel (e64 1.0e-03")
     assert "cause" not in (made.first_mismatch or "")
+
+
+def _records(inputs: Array, gradient: Array) -> Arrays:
+    return {
+        "initial/a.kernel": np.ones((2, 3)),
+        "step1/activation/a.input": inputs,
+        "step1/gradient/a.kernel": gradient,
+    }
+
+
+def test_channels_in_another_order_are_told_apart_from_other_values() -> None:
+    inputs, gradient = np.random.default_rng(0).normal(size=(4, 5, 5, 6)), np.ones((2, 3))
+    turned = np.roll(inputs, 2, axis=-1)
+    a, failing = _records(inputs, gradient), ["step1/activation/a.input"]
+    cause = likely_causes.find_cause(a, _records(turned, gradient), failing)
+    assert cause is not None
+    assert "the input of a has the same channels on both sides in another order" in cause
+    other = likely_causes.find_cause(a, _records(inputs + 1, gradient), failing)
+    assert other is not None
+    assert "in another order" not in other
+
+
+def test_a_parameter_that_trains_on_one_side_only_is_named() -> None:
+    inputs = np.ones((2, 3))
+    sides = _records(inputs, np.zeros((2, 3))), _records(inputs, np.ones((2, 3)))
+    cause = likely_causes.find_cause(*sides, ["step1/gradient/a.kernel"])
+    assert cause is not None
+    assert cause.startswith("a.kernel trains on one side only, its gradient is zero in the baseline")

@@ -372,7 +372,8 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
     side = {"source_sha256": "0123456789abcdef" * 4, "dropout": [], "notes": []}
     sides = {
         "torch": side | {"framework": "torch", "notes": ["head.weight is the same tensor as fc.weight"]},
-        "jax": side | {"framework": "flax.nnx", "dropout": ["drop1", "drop2"], "notes": ["m.py:net imported torch"]},
+        "jax": side
+        | {"framework": "flax.nnx", "dropout": ["drop1 with p=0.5", "drop2"], "notes": ["m.py:net imported torch"]},
     }
     found = {
         "map": {"fc.weight": "fc/kernel", "fc.bias": "fc/bias"},
@@ -391,8 +392,11 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         f"conv {alone}: the outputs have different shapes",
         f"norm {alone} (relative error 1.2e-02)",
         "head.weight is the same tensor as fc.weight",
-        "dropout at rate 0 in flax: drop1, drop2",
+        "dropout at rate 0 in flax: drop1 with p=0.5, drop2",
         "m.py:net imported torch",
+        "dropout differs: rates none in torch, 0.5 in flax; both run at rate 0 here, "
+        "and your own training is not the same",
+        "both sides train with samestep's adam, learning rate 0.001, and the same loss",
     ]
     assert pair_text.make_lines(typed(make_result()).spec) == []
 
