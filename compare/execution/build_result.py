@@ -113,6 +113,7 @@ def _contender(plan: Plan, state: RunState, run: ContenderRun) -> Contender:
         compile_seconds=times and times.compile_seconds,
         compile_measured=times and times.measured,
         compile_reason=run.cold_reason,
+        revision=run.contender.commit or None,
         cached_compile_seconds=median(run.cached_compile_seconds) if run.cached_compile_seconds else None,
         first_step_seconds=times and times.first_step_seconds,
         warmup_seconds=times and times.warmup_seconds,

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +45,7 @@ class Child:
         deadline: float | None = None,
     ) -> None:
         self.name, self._share, self._deadline = name, share, deadline
-        log = folder / f"{len(list(folder.glob('*.log'))):03d}-{name.replace(':', '_').replace('#', '_')}.log"
+        log = folder / f"{len(list(folder.glob('*.log'))):03d}-{re.sub('[^A-Za-z0-9._-]', '_', name)}.log"
         child_read, parent_write = os.pipe()
         parent_read, child_write = os.pipe()
         pipe = child_read, child_write

@@ -61,7 +61,7 @@ def is_captured(launcher: Launcher, run: ContenderRun) -> bool:
 
 
 def _queue(launcher: Launcher, run: ContenderRun, found: StepProfiles, purpose: str) -> Queue:
-    path = launcher.scratch / f"profile-{run.contender.name}-{purpose.partition(' ')[0]}.json"
+    path = launcher.scratch / f"profile-{run.contender.file_name}-{purpose.partition(' ')[0]}.json"
     is_timed = purpose != UNCAPTURED
     knobs = {**launcher.plan.knobs(run.contender), **EXPLAINED.get(purpose, {})}
     if purpose == CAPTURED and run.contender.backend == "jax":

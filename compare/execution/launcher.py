@@ -20,7 +20,8 @@ from compare.execution.ready_children import ReadyChildren
 from compare.execution.run_state import ContenderRun
 from compare.execution.telemetry import RunProcesses
 from compare.machine import cpu, variables
-from compare.settings import tunings
+from compare.settings import revisions, tunings
+from compare.settings.pair_spec import CODE_ROOT
 from compare.settings.plan import Plan
 from compare.store import programs
 
@@ -84,7 +85,8 @@ class Launcher:
     def variables(self, run: ContenderRun, knobs_changed: Mapping[str, Any] | None = None) -> dict[str, str]:
         """Return the variables that every child of a contender gets besides this process's own."""
         values = {**self.plan.knobs(run.contender), **(knobs_changed or {})}
-        return variables.make_child_environment(
+        code = {CODE_ROOT: str(revisions.find_root(run.contender))} if run.contender.code else {}
+        return code | variables.make_child_environment(
             run.contender.backend,
             values,
             self.plan.device,
@@ -252,7 +254,7 @@ class Launcher:
 
     def find_programs(self, run: ContenderRun) -> Path:
         """Return the folder of a contender's compiled programs, in which its children look."""
-        return self.scratch / f"cache-{run.contender.name}"
+        return self.scratch / f"cache-{run.contender.file_name}"
 
     def _choose_cache(self, run: ContenderRun, purpose: str) -> str | None:
         """Return the name of the folder for compiled programs, or None for the user's own cache.

@@ -62,7 +62,7 @@ def make_calls(launcher: Launcher, run: ContenderRun, steps: int) -> list[Call]:
     slower = replace(plan.workload, optimizer=replace(rule, learning_rate=rate))
     scale = {"loss_scale": _LOSS_SCALE} if PRECISIONS[plan.precision].has_loss_scale else {}
     spec = launcher.spec(run, described=descriptions.to_json(slower), **scale)
-    path = launcher.scratch / f"update-{run.contender.name}.safetensors"
+    path = launcher.scratch / f"update-{run.contender.file_name}.safetensors"
 
     def keep(noise: Mapping[str, float | None]) -> None:
         run.update = Updates(tensors.load(path), protocol.restore_infinite(noise))

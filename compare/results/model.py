@@ -241,7 +241,10 @@ class Kept(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Contender(JsonObject):
-    """The figures of one contender. A figure is None if its phase was skipped or not reached."""
+    """The figures of one contender. A figure is None if its phase was skipped or not reached.
+
+    `revision` is the commit of the user's code, None if it ran the files as they were.
+    """
 
     name: str
     backend: str
@@ -269,6 +272,7 @@ class Contender(JsonObject):
     compile_measured: str | None = None
     compile_reason: str | None = None
     program_kept: Kept | None = None
+    revision: str | None = None
 
     @property
     def samples(self) -> tuple[tuple[float, ...], ...]:

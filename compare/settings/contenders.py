@@ -17,16 +17,43 @@ PLAIN_CONTENDERS = ("torch:stock", "jax:pieces")
 
 @dataclass(frozen=True)
 class Contender:
-    """One side of a comparison. `name` is unique within a run: a repeated contender is named `torch#2`."""
+    """One side of a comparison.
+
+    Attributes:
+        name: unique within a run: a repeated contender is named `torch#2`.
+        revision: the revision of the user's code that it runs, as the user writes it; "" for the files as they are.
+        commit: the commit of that revision.
+        code: the folder with that commit (`compare.settings.revisions`).
+    """
 
     name: str
     backend: str
     tuning: str
+    revision: str = ""
+    commit: str = ""
+    code: str = ""
+
+    @property
+    def file_name(self) -> str:
+        """The name as a part of a file's name. A revision may have a slash."""
+        return self.name.replace("/", "_")
 
     @property
     def package(self) -> str:
         """The package that serves this contender's backend."""
         return backends.find(self.backend).module
+
+
+def split_revision(text: str) -> tuple[str, str]:
+    """Return a contender's text without its revision, and the revision: `torch@main` is ('torch', 'main').
+
+    Raises:
+        Refused: the text ends with @.
+    """
+    contender, sign, revision = text.partition("@")
+    if sign and not revision:
+        raise Refused(f"contender {text!r} has an empty revision; allowed: BACKEND[:TUNING]@REV, such as @main")
+    return contender, revision
 
 
 def make_default_tuning(backend: str) -> str:
@@ -165,7 +192,8 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
         raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []
     for text, name in zip(texts, naming.make_names(texts), strict=True):
-        backend, colon, tuning = text.partition(":")
+        plain, revision = split_revision(text)
+        backend, colon, tuning = plain.partition(":")
         known = backends.find_all()
         if backend not in known:
             raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}")
@@ -177,5 +205,5 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
                 f"contender {text!r} needs the package {', '.join(missing)}, which is not installed; "
                 f"install it with: pip install 'samestep[{backend}]'"
             )
-        contenders.append(Contender(name, backend, tuning or make_default_tuning(backend)))
+        contenders.append(Contender(name, backend, tuning or make_default_tuning(backend), revision))
     return contenders

@@ -71,7 +71,8 @@ _NOT_EXPLAINED = (
 )
 _TRAINING = (_COMPARE, _AGREE, _SCALE)
 _ALL = (*_TRAINING, _FIT)
-_PAIR = (_COMPARE, _AGREE, "map")
+_DIFF = "diff"
+_PAIR = (_COMPARE, _AGREE, "map", _DIFF)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +183,7 @@ class RunSettings:
         Choice(lambda: _precisions()),
         "{choices}.",
         group=WHAT,
-        commands=_ALL,
+        commands=(*_ALL, _DIFF),
         metavar="NAME",
         rank=5,
         example="--precision bfloat16",
@@ -216,7 +217,7 @@ class RunSettings:
         Choice(lambda: _interface().DEVICES),
         "auto, cpu or cuda. auto is cuda if there is a GPU.",
         group=WHAT,
-        commands=(*_ALL, "selftest"),
+        commands=(*_ALL, "selftest", _DIFF),
         metavar="NAME",
         rank=6,
         example="--device cpu",
@@ -407,7 +408,7 @@ class RunSettings:
         PathOf("a folder's path"),
         "Keep certificates and finished cells here.",
         group=OUTPUT,
-        commands=(_COMPARE, _AGREE, _CAMPAIGN),
+        commands=(_COMPARE, _AGREE, _CAMPAIGN, _DIFF),
         metavar="DIR",
         default_text="~/.cache/samestep",
     )
@@ -446,7 +447,7 @@ class Settings(RunSettings):
         Text(),
         "Tuning where none is named: stock, compiled, tuned.",
         group=WHAT,
-        commands=_ALL,
+        commands=(*_ALL, _DIFF),
         metavar="NAME",
         default_text="compiled",
         rank=2,
@@ -469,7 +470,7 @@ class Settings(RunSettings):
         Whole(2),  # batch norm has no variance over one image
         "Images per step, over all devices.",
         group=WHAT,
-        commands=_ALL,
+        commands=(*_ALL, _DIFF),
         metavar="N",
         unit="images",
         default_text="the workload's",
@@ -498,7 +499,7 @@ class Settings(RunSettings):
         None,
         Whole(2),
         "Rounds. More rounds give narrower intervals.",
-        commands=(_COMPARE, _SCALE, _REPRODUCE),
+        commands=(_COMPARE, _SCALE, _REPRODUCE, _DIFF),
         metavar="N",
         unit="rounds",
         default_text="3 to 10, until every verdict is certain",
@@ -535,7 +536,7 @@ class Settings(RunSettings):
         PathOf("a folder's path", Path),
         "Folder for the result file.",
         group=OUTPUT,
-        commands=(*_ALL, _REPRODUCE, _CAMPAIGN),
+        commands=(*_ALL, _REPRODUCE, _CAMPAIGN, _DIFF),
         metavar="DIR",
         default_text="samestep-out/TIME",
         rank=10,
@@ -624,7 +625,7 @@ class CommandLine:
         Text(),
         "sgd, adam or adamw, with ,KEY=VALUE.",
         group=OWN_MODELS,
-        commands=(_COMPARE, _AGREE),
+        commands=(_COMPARE, _AGREE, _DIFF),
         metavar="NAME,...",
         default_text="sgd",
     )

@@ -73,6 +73,9 @@ _INPUT_ALLOWED = (
     "NAME=int:BELOW or NAME=int:BELOW:SHAPE for integers, or NAME=same:SHAPE where both frameworks take the axes in "
     "one order"
 )
+CODE_ROOT = "SAMESTEP_CODE_ROOT"
+"""The variable that names a child the folder in which it finds the user's modules, instead of the current one."""
+
 FORMS = "pkg.module:factory or path/to/file.py:factory"
 
 

@@ -16,7 +16,7 @@ from compare.base.workloads import Workload
 from compare.cluster.cluster import Cluster
 from compare.data import datasets, pruning
 from compare.data.datasets import Dataset
-from compare.settings import best, contenders, feasibility, splitting, tasks, tunings
+from compare.settings import best, contenders, feasibility, revisions, splitting, tasks, tunings
 from compare.settings.block_order import list_gpus_of_round
 from compare.settings.contenders import Contender
 from compare.settings.options import RunSettings, Settings
@@ -61,6 +61,12 @@ class Plan(RunSettings):
     @cached_property
     def _described(self) -> dict[str, Any]:
         return descriptions.to_json(self.workload)
+
+    def _describe(self, contender: Contender) -> dict[str, Any]:
+        if not contender.code:
+            return self._described
+        workload = revisions.move_to_revision(self.workload, contender)
+        return descriptions.to_json(workload)
 
     def knobs(self, contender: Contender) -> dict[str, Value]:
         """Return the value of every knob of a contender."""
@@ -107,7 +113,7 @@ class Plan(RunSettings):
             "batch_norm": self.batch_norm,
             "deterministic": self.deterministic,
             "task": self.task,
-            "described": None if workloads.is_built_in(self.workload) else self._described,
+            "described": None if workloads.is_built_in(self.workload) else self._describe(contender),
             "weights": self.weights,
         }
         return RunSpec(**(values | changes))
@@ -158,6 +164,7 @@ def make(
         cluster=machines,
     )
     contenders.check_sides(plan.contenders, workload)
+    plan = replace(plan, contenders=revisions.check_out(plan.contenders, workload, plan.store))
     splitting.check(plan)
     feasibility.check(plan)
     if dataset is None:  # loading takes up to 15 s, so it comes after all other checks
@@ -212,10 +219,14 @@ def spell_contenders(settings: Settings, parallel: str | None = None) -> Setting
     texts = settings.contenders
     if texts is None:
         texts = contenders.choose_default_contenders(find_workload(settings.workload))
+    arguments.check_text_list("contenders", texts, "a list such as ['torch:tuned', 'jax']")
+    split = [contenders.split_revision(text) for text in texts]
+    texts = [text for text, _ in split]
     if settings.tuning is not None or settings.knobs is not None:
         texts = contenders.add_tuning(texts, settings.tuning, settings.knobs)
     if settings.parallel is not None or parallel is not None:
         texts = contenders.add_parallel(texts, settings.parallel, parallel)
+    texts = [f"{text}@{revision}" if revision else text for text, (_, revision) in zip(texts, split, strict=True)]
     return replace(settings, contenders=texts, tuning=None, knobs=None, parallel=None)
 
 

@@ -141,7 +141,7 @@ def _list_facts(checked: Plan) -> dict[str, Any]:
         "packages": {name: environment.find_version(name) for name in environment.DISTRIBUTIONS if name not in _TOOLS},
         "variables": _hash_variables(),
         "spec": spec,
-        "contenders": [contender.name for contender in checked.contenders],
+        "contenders": [[contender.name, contender.commit] for contender in checked.contenders],
         "looks": {str(look): error for look, error in early_stopping.LOOKS.items()} if checked.stops_early else None,
         "workload": descriptions.to_json(checked.workload),
         "data": None if is_made else dataset_file.compute_sha256(checked.dataset),

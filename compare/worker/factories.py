@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import os
 import sys
 import sysconfig
 import traceback
@@ -23,7 +24,7 @@ from typing import Any, TypeVar
 
 from compare.base.errors import take_first_line
 from compare.base.interface import Refused
-from compare.settings.pair_spec import FORMS
+from compare.settings.pair_spec import CODE_ROOT, FORMS
 
 _T = TypeVar("_T")
 _SAMESTEP = ("compare", "jaxbackend", "torchbackend")
@@ -189,8 +190,13 @@ def _importing_file() -> str:
 _OF_FINDER = {_importing_file.__code__, _UserFolders.find_spec.__code__}
 
 
+def _find_root() -> Path:
+    """Return the folder of the user's modules: the current one, or the same folder of another revision."""
+    return Path(os.environ.get(CODE_ROOT) or Path.cwd())
+
+
 def _module(name: str, reference: str) -> ModuleType:
-    _folders.add(before=Path.cwd())
+    _folders.add(before=_find_root())
     try:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
@@ -213,7 +219,7 @@ def _file(place: str, reference: str) -> ModuleType:
     module, loader = importlib.util.module_from_spec(spec), spec.loader
     _give_own_import(module, path.parent)
     # The folder comes first as when Python runs the file. The file may be one of a package that lies here.
-    _folders.add(before=path.parent, after=Path.cwd())
+    _folders.add(before=path.parent, after=_find_root())
     sys.modules[name] = module  # dataclasses look their own module up
     try:
         _guard(lambda: loader.exec_module(module), f"{reference}: importing {place}")
