@@ -69,7 +69,7 @@ def check(program: Program, words: list[str], needs_gpu: bool, is_whole: bool, m
         case ["samestep", command, *rest]:
             if "MNIST" in rest:
                 synthetic_mnist.write(Path("MNIST"))
-            needs_frameworks = "--jax" in rest or command in ("selftest", "fit")
+            needs_frameworks = "--jax" in rest or command in ("selftest", "fit", "explain", "tune", "ladder")
             if needs_frameworks or (command in SMALL and not is_whole):
                 accept(program, command, rest, monkeypatch)
             else:
