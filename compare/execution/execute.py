@@ -9,7 +9,8 @@ import typer
 from compare.base import files
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING, REPORTED, HeldSignals
-from compare.execution import build_result, explanation, phases, progress
+from compare.execution import build_result, explanation, phases, progress, run_times
+from compare.execution.progress import PhaseClock
 from compare.execution.run_state import RunState
 from compare.results import result_file, thinning
 from compare.results.model import Result
@@ -17,6 +18,9 @@ from compare.settings.plan import Plan
 
 PICTURE = "trajectory.svg"
 """The file of training losses that `samestep agree` draws beside its result."""
+
+_NOTICEABLE_SECONDS = 10.0
+"""A run that takes longer says so before it starts, if an equal one ran here before."""
 
 SCALING_PICTURE = "scaling.svg"
 """The file of efficiencies that `samestep scale` draws beside its result."""
@@ -68,12 +72,18 @@ def execute_until_interrupted(
     plan: Plan, command: Sequence[str], *, seeds: int | None = None, part: str = ""
 ) -> tuple[Result, Path, BaseException | None]:
     """Return what `execute` returns, and the interruption, for callers that must clean up before they raise it."""
+    clock = PhaseClock(run_times.find(plan))
+    if (left := clock.estimate_left()) is not None and left >= _NOTICEABLE_SECONDS:
+        typer.echo(f"samestep: {part}about {progress.describe_seconds(left)}, as the last equal run here", err=True)
     with HeldSignals() as signals:
-        with report_interruption(part), progress.show(part) as advance:
+        with report_interruption(part), progress.show(part, clock) as advance:
             if seeds is None:
                 state = phases.run_comparison(plan, advance, signals)
             else:
                 state = phases.run_agreement(plan, seeds, advance, signals)
+            clock.enter("")
+        if signals.pending is None and all(run.status == "ok" for run in state.runs):
+            run_times.keep(plan, clock.seconds)
         try:
             result = _shrink(build_result.build(state, command), part)
             with replace_result(plan.out, part):

@@ -1,6 +1,6 @@
 """Show progress on standard error. It is written only on a call, so nothing runs while a block is timed."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from time import monotonic
 
@@ -10,38 +10,87 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from compare.execution.launcher import Progress as Callback
 
 _LINE_SECONDS = 60.0
-"""A log gets at most one line a minute, when a part of the run ends."""
+"""A phase that lasts gets a line a minute in a log, when a part of it ends."""
+
+_PHASE_SECONDS = 10.0
+"""A new phase gets a line in a log, unless one came so shortly before."""
+
+_NOTHING_KNOWN: Mapping[str, float] = {}
+
+
+class PhaseClock:
+    """The seconds of each phase so far, and of what is left.
+
+    Args:
+        expected: the seconds of each phase in an earlier run, empty if unknown.
+    """
+
+    def __init__(self, expected: Mapping[str, float] = _NOTHING_KNOWN) -> None:
+        self.seconds = dict[str, float]()
+        self._expected, self._phase, self._since = expected, "", monotonic()
+
+    def enter(self, phase: str) -> None:
+        """Note that this phase goes on, or begins."""
+        now = monotonic()
+        if self._phase:
+            self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
+        # Words after a colon or in brackets tell of one moment.
+        self._phase, self._since = phase.partition(":")[0].partition(" (")[0], now
+
+    def estimate_left(self) -> float | None:
+        """Return the seconds that are left if this run goes on as the earlier one, None if that is unknown."""
+        if not self._expected:
+            return None
+        unseen = (whole for phase, whole in self._expected.items() if phase not in {self._phase, *self.seconds})
+        now = self._expected.get(self._phase, 0.0) - self.seconds.get(self._phase, 0.0)
+        return sum(unseen) + max(0.0, now)
 
 
 @contextmanager
-def show(part: str = "") -> Generator[Callback]:
-    """Yield a progress callback for the `with` block: a bar on a terminal, or else at most a line a minute.
+def show(part: str = "", clock: PhaseClock | None = None) -> Generator[Callback]:
+    """Yield a progress callback for the `with` block: a bar on a terminal, or else lines of a log.
 
-    `part` comes before the name of each phase.
+    `part` comes before the name of each phase. `clock` learns of every phase, and knows the time that is left.
     """
-    console = Console(stderr=True)
+    console, clock = Console(stderr=True), clock or PhaseClock()
     if not console.is_terminal:
-        yield _lines(console, part)
+        yield _lines(console, part, clock)
         return
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, auto_refresh=False, transient=True) as bar:
         task = bar.add_task("starting", total=1)
 
         def advance(phase: str, done: int, total: int) -> None:
-            bar.update(task, description=f"{part}{phase}", completed=done, total=total, refresh=True)
+            clock.enter(phase)
+            text = f"{part}{phase}{_describe_left(clock)}"
+            bar.update(task, description=text, completed=done, total=total, refresh=True)
 
         yield advance
 
 
-def _lines(console: Console, part: str) -> Callback:
+def describe_seconds(seconds: float) -> str:
+    """Return a duration in words: seconds below two minutes, otherwise minutes."""
+    return f"{seconds:.0f} s" if seconds < 119.5 else f"{seconds / 60:.0f} minutes"
+
+
+def _describe_left(clock: PhaseClock) -> str:
+    left = clock.estimate_left()
+    return "" if left is None else f", about {describe_seconds(left)} left"
+
+
+def _lines(console: Console, part: str, clock: PhaseClock) -> Callback:
     start = last = monotonic()
+    previous = ""
 
     def advance(phase: str, done: int, total: int) -> None:
-        nonlocal last
+        nonlocal last, previous
+        clock.enter(phase)
         now = monotonic()
-        if now >= last + _LINE_SECONDS:
+        if now >= last + (_LINE_SECONDS if phase == previous else _PHASE_SECONDS):
             last = now
             minutes, seconds = divmod(int(now - start), 60)
-            console.print(f"{minutes:3}:{seconds:02}  {part}{phase} {done}/{total}", markup=False, highlight=False)
+            text = f"{minutes:3}:{seconds:02}  {part}{phase} {done}/{total}{_describe_left(clock)}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+        previous = phase
 
     return advance

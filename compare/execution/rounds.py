@@ -6,6 +6,7 @@ from statistics import median
 
 from compare.base import early_stopping, statistics
 from compare.base.interruptions import ENDING, HeldSignals
+from compare.base.statistics import Ratio
 from compare.execution import ready_children, round_validity, timed_round
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
@@ -71,7 +72,7 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
         if plan.device == "cpu" and count_last_void(state):
             patience.wait()
         start_ahead(launcher, state)
-        progress("timed rounds", number, max(plan.rounds, number + 1))
+        progress(f"timed rounds{_describe_ratios(state)}", number, max(plan.rounds, number + 1))
         state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
         together = order_contenders(state.alive, number // count_parts(plan.devices, plan.rotation))
         if state.design == "alternating" and not timed_round.time_round(launcher, together, state.rounds[number]):
@@ -140,12 +141,30 @@ def _judge(state: RunState, void: Collection[int]) -> list[str]:
     ]
 
 
+def _describe_ratios(state: RunState) -> str:
+    """Return the interval of each contender's ratio so far, in brackets, empty before the third valid round."""
+    void = round_validity.find_void_rounds(state.rounds, state.telemetry, state.plan.device)
+    others = [run for run in state.others if run.status == "ok"]
+    if len(state.rounds) - len(void) < early_stopping.LEAST_ROUNDS or state.baseline.status != "ok" or not others:
+        return ""
+    if state.plan.batch_sizes:
+        return ""
+    valid = len(state.rounds) - len(void)
+    confidence = early_stopping.compute_confidence(valid) if state.plan.stops_early else state.plan.confidence
+    ratios = _estimate_ratios(void, [run.samples for run in (state.baseline, *others)], confidence)
+    texts = [f"{run.contender.name} {r.low:.3g} to {r.high:.3g}" for run, r in zip(others, ratios, strict=True)]
+    return f" ({', '.join(texts)} of {state.baseline.contender.name})"
+
+
 def _judge_samples(state: RunState, void: Collection[int], samples: Sequence[Sequence[list[float]]]) -> list[str]:
     """Return the verdicts of all but the first of these [contenders][rounds][blocks] against the first."""
+    confidence = early_stopping.compute_confidence(len(state.rounds) - len(void))
+    return [statistics.judge_ratio(ratio, state.plan.margin) for ratio in _estimate_ratios(void, samples, confidence)]
+
+
+def _estimate_ratios(void: Collection[int], samples: Sequence[Sequence[list[float]]], confidence: float) -> list[Ratio]:
     times = [[median(blocks) for number, blocks in enumerate(rounds) if number not in void] for rounds in samples]
-    confidence = early_stopping.compute_confidence(len(times[0]))
-    ratios = (statistics.estimate_paired_ratio(times[0], contender, confidence) for contender in times[1:])
-    return [statistics.judge_ratio(ratio, state.plan.margin) for ratio in ratios]
+    return [statistics.estimate_paired_ratio(times[0], contender, confidence) for contender in times[1:]]
 
 
 def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round) -> None:
