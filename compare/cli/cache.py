@@ -18,7 +18,7 @@ from compare.store.entries import Entry, Store
 
 _ACTIONS = ("list", "clear")
 _PROGRAMS = "programs"
-_KINDS = ("certificates", "cells", _PROGRAMS)
+_KINDS = ("certificates", "cells", _PROGRAMS, "compile-times", "run-times")
 _LEAST_WIDTH = 100
 
 
