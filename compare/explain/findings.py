@@ -13,7 +13,17 @@ from compare.base.knobs import KNOBS
 from compare.explain import work_classes
 from compare.explain.host_events import HostEvents
 from compare.explain.step_table import OUTSIDE, StepTable
-from compare.explain.work_classes import CONVOLUTIONS, IDLE, LAYOUT, OPTIMIZER, POINTWISE, POOL, PRODUCT
+from compare.explain.work_classes import (
+    CONVOLUTIONS,
+    IDLE,
+    LAYOUT,
+    NORMALISATION,
+    OPTIMIZER,
+    POINTWISE,
+    POOL,
+    PRODUCT,
+    REDUCTION,
+)
 from compare.results.explanation import Finding
 
 _LEAST_SHARE = 0.02
@@ -21,6 +31,8 @@ _LEAST_SHARE = 0.02
 _LARGE_SHARE, _FACTOR = 0.1, 2.0
 """The share and the factor from which a class or a layer without a knob is a finding."""
 _IDLE_SHARE = 0.1
+_LEAST_LAG = 0.05
+"""The part of its step by which a contender must be slower than the fastest one to be asked for a slow layer."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +81,13 @@ def find(sides: Sequence[Side]) -> list[Finding]:
 def _findings_of(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     found = [finding for rule in RULES for finding in rule(side, others)]
     yield from found
-    if not found:
-        yield from _slow_classes(side, others)
+    lag = side.table.step_seconds - min((other.table.step_seconds for other in others), default=0.0)
+    if not others or lag < _LEAST_LAG * side.table.step_seconds:
+        return
+    explained = -1e-3 * sum(finding.predicted_milliseconds or 0.0 for finding in found)
+    if explained < 0.5 * lag:  # else a layer would tell the same again
+        layers = list(_slow_layers(side, others))
+        yield from layers or ([] if found else _slow_classes(side, others))
 
 
 def _milliseconds(seconds: float) -> str:
@@ -108,7 +125,7 @@ def _layout(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     if not _matters(side, gain):
         return
     knob = "channels-last" if side.can_switch("channels-last") and side.device == "cuda" else None
-    if knob or side.device == "cuda" or _matters(side, gain, _LARGE_SHARE):
+    if knob or _matters(side, gain, _LARGE_SHARE):
         yield _finding(side, f"copies and changes of memory order take {_of_step(side, seconds)}", knob, gain)
 
 
@@ -117,6 +134,15 @@ def _casts(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     if _matters(side, gain):
         knob = "compile" if side.can_switch("compile") else None
         yield _finding(side, f"changes of dtype take {_of_step(side, side.table.casts)}", knob, gain)
+
+
+def _unfused(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+    names = (NORMALISATION, POOL, POINTWISE, REDUCTION)
+    gain = side.table.seconds(*names) - _least(others, *names)
+    if others and side.device == "cuda" and side.can_switch("compile") and _matters(side, gain, _LARGE_SHARE):
+        count = sum(side.table.classes[name].kernels for name in names)
+        text = f"work between the products takes {_of_step(side, side.table.seconds(*names))} in {count:.0f} kernels"
+        yield _finding(side, f"{text} that a compiler would fuse", "compile", gain)
 
 
 def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
@@ -193,7 +219,7 @@ def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
         least = min(each.get(layer, 0.0) for each in theirs)
         gain = seconds - least
         busy_gain = side.table.busy_seconds - min(other.table.busy_seconds for other in others)
-        if seconds < _FACTOR * least or not _matters(side, gain, _LARGE_SHARE) or busy_gain < 0.5 * gain:
+        if not least or seconds < _FACTOR * least or not _matters(side, gain, _LARGE_SHARE) or busy_gain < 0.5 * gain:
             continue
         names = {
             name: time
@@ -239,10 +265,10 @@ def _slow_classes(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
 RULES: tuple[Rule, ...] = (
     _layout,
     _casts,
+    _unfused,
     _tf32,
     _kernel_search,
     _optimizer,
     _synchronisation,
     _host,
-    _slow_layers,
 )

@@ -261,10 +261,10 @@ def _product_layer(chain: Sequence[_Node], context: _Context) -> str:
     A program that torch has kept from an earlier run may name its nodes otherwise than today's trace.
     """
     for outer in chain:
-        dims = outer.event.get("args", {}).get("Input Dims", [])
+        dims: list[list[int]] = outer.event.get("args", {}).get("Input Dims", [])
         if outer.name not in _MATRIX_PRODUCTS:
             continue
-        matrices: list[list[int]] = [shape for shape in dims if isinstance(shape, list) and len(shape) == 2]
+        matrices: list[list[int]] = [shape for shape in dims if len(shape) == 2]
         if len(matrices) > 1:
             left, right = matrices[:2]
             sizes = {left[0] * left[1], right[0] * right[1], left[0] * right[1]}

@@ -27,7 +27,7 @@ MEANINGS: Mapping[str, str] = {
     CONVOLUTIONS[WEIGHT_GRADIENT]: "gradients of convolutions' kernels",
     PRODUCT: "matrix products, as in dense layers, with their gradients",
     NORMALISATION: "batch and layer norm, with all that is fused into them",
-    POOL: "pooling, with all that is fused into it",
+    POOL: "pooling layers, with all that is fused into them, such as a ReLU",
     POINTWISE: "work on each value by itself, such as ReLU and additions",
     REDUCTION: "sums and means, such as the loss",
     OPTIMIZER: "the update of the parameters",

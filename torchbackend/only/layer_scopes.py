@@ -101,7 +101,8 @@ class Graphs:
             if not scopes:
                 continue
             self.nodes[node.name] = scopes[-1]
-            if node.op == "get_attr" and hasattr(body := getattr(graph, str(node.target), None), "graph"):
+            body: Any = getattr(graph, str(node.target), None)
+            if node.op == "get_attr" and hasattr(body, "graph"):
                 # The body of a torch.autograd.Function. Two bodies may use one name, which then tells nothing.
                 for name in (each.name for each in body.graph.nodes if each.op.startswith("call")):
                     inner[name] = scopes[-1] if inner.get(name, scopes[-1]) == scopes[-1] else None
