@@ -316,7 +316,7 @@ class InferenceSession:
                 self._capture()
             else:
                 self._program(self._pool[0])(self._pool[0])
-        memory.reset_peaks(self._device)
+                memory.reset_peaks(self._device)
         self._is_warm = True
 
     def _capture(self) -> None:
@@ -327,6 +327,7 @@ class InferenceSession:
             for images in self._pool[:1] * 3:  # a search for kernels, and what libraries set up in their first calls
                 self._program(images)(images)
         torch.cuda.current_stream().wait_stream(stream)
+        memory.reset_peaks(self._device)  # before the captures, because a replay allocates nothing
         pool = torch.cuda.graph_pool_handle()
         for images in self._pool:
             graph, program = torch.cuda.CUDAGraph(), self._program(images)

@@ -44,6 +44,7 @@ def _measure_run(launcher: Launcher, child: Child, run: ContenderRun, start: flo
     run.cold_start_seconds = launcher.now() - start
     child.call(ChooseBatch(sizes[-1]))
     run.memory = combine_memory(child.call(MeasureMemory(_MEMORY_REQUESTS)))
+    idle_watts: float | None = None
     for size in sizes:
         known = run.requests[size]
         known.energy = explain_no_energy(launcher, run)
@@ -55,4 +56,7 @@ def _measure_run(launcher: Launcher, child: Child, run: ContenderRun, start: flo
         known.device_time = child.call(MeasureDeviceTime(_PROFILED_REQUESTS))
         if known.energy is None:
             command = Spin(energy.WINDOW_SECONDS, times.steps_per_block)
-            known.energy = energy.measure(lambda command=command: child.call(command), launcher.devices_here(run))
+            known.energy = energy.measure(
+                lambda command=command: child.call(command), launcher.devices_here(run), idle_watts
+            )
+            idle_watts = known.energy.idle_watts
