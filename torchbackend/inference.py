@@ -254,7 +254,7 @@ class InferenceSession:
         return model
 
     def _recorded_table(self) -> Names:
-        """Return the model's table without the convolutions whose batch norm is folded, which give no own output."""
+        """Return the model's table without convolutions that batch norm is folded into. They have no output of their own."""
         if not self._knobs["fold-batch-norm"]:
             return self._table
         folded = folded_modules.find_pairs(self._assigned)

@@ -20,7 +20,7 @@ class _Tracer(fx.Tracer):
 
 
 def fold(model: nn.Module) -> list[str]:
-    """Fold every batch norm whose only input is a convolution that nothing else reads. Return their paths.
+    """Fold every batch norm that alone reads a convolution. Return the paths of the convolutions.
 
     The convolution gets the kernel and bias that both had together, computed in float64. The batch norm becomes an
     identity. The model must be in evaluation mode.

@@ -16,7 +16,7 @@ Program = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Answering(nn.Module):
-    """A model whose logits come in one dtype, as a module that torch can export."""
+    """A model and its answer, as one module that torch can export."""
 
     def __init__(self, model: nn.Module, answer: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
