@@ -254,7 +254,10 @@ class InferenceSession:
         return model
 
     def _recorded_table(self) -> Names:
-        """Return the model's table without convolutions that batch norm is folded into. They have no output of their own."""
+        """Return the model's table without convolutions that batch norm is folded into.
+
+        They have no output of their own.
+        """
         if not self._knobs["fold-batch-norm"]:
             return self._table
         folded = folded_modules.find_pairs(self._assigned)
@@ -280,14 +283,16 @@ class InferenceSession:
         """Return logits and layers' outputs, by a program of the same kind as the timed one."""
         layers = self._recorded_table().layers
         if self._knobs["exported"]:
-            if self._inspected is None:
-                self._inspected = packages.export(self._ready, lambda each: self._record(each, layers), images).module()
-            return self._inspected(images)
-        if self._inspected is None:
-            # A function of its own: torch.compile keeps programs by function, and this one contains recording hooks.
-            self._inspected = tuning.compile_step(lambda each: self._answer(each), self._knobs)
+            module = self._inspected
+            if module is None:
+                module = packages.export(self._ready, lambda each: self._record(each, layers), images).module()
+            self._inspected = module
+            return module(images)
+        # A function of its own: torch.compile keeps programs by function, and this one contains recording hooks.
+        program = self._inspected or tuning.compile_step(lambda each: self._answer(each), self._knobs)
+        self._inspected = program
         with activations.record(self._ready, layers, copies=self._is_own) as outputs:
-            logits = self._inspected(images)
+            logits = program(images)
         return logits, outputs
 
     def _record(self, images: torch.Tensor, layers: Mapping[str, str]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
