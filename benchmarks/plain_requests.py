@@ -74,7 +74,8 @@ def make_jax(workload: str, batch: int, mode: str, _: str) -> Request:
     import jax.numpy as jnp
     from plain_jax import WORKLOADS
 
-    _, size, classes, _, network = WORKLOADS[workload]
+    facts = WORKLOADS[workload]
+    size, classes, network = facts[1], facts[2], facts[4]
     model = network(classes)
     images = jax.random.normal(jax.random.key(0), (batch, size, size, 3), jnp.bfloat16)
     variables = model.init(jax.random.key(2), images[:1])

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 
+from compare.base.interface import TRAIN
 from compare.report.document import Table
 from compare.report.sentences import count_noun
 from compare.results.model import PairSpec, Spec
@@ -41,7 +42,7 @@ def make_lines(spec: Spec) -> list[str]:
             said.append(f"dropout at rate 0 in {_NAMES[backend]}: {', '.join(side.dropout)}")
         said += side.notes
     said += _compare_dropout(pair)
-    return [*said, _describe_training(spec)]
+    return [*said, *([_describe_training(spec)] if spec.task == TRAIN else [])]
 
 
 def _compare_dropout(pair: PairSpec) -> list[str]:
