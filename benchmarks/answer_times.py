@@ -3,9 +3,9 @@
 python -m benchmarks.answer_times table [--device cpu|cuda] [--repeat N]
 python -m benchmarks.answer_times agree [--device cpu|cuda] [WORKLOAD ...]
 
-`table` runs each comparison twice with a store of its own: first with an empty store, then again. It prints the median
-of N repetitions. `agree` runs each workload once with all that is kept and with early stopping. Then it runs it with ten
-rounds, cold compilation and a new certificate. The two ratios must lie in each other's intervals.
+`table` runs each comparison twice with a store of its own: first with an empty store, then again. It prints medians.
+`agree` runs each workload with all that is kept and with early stopping. Then it runs it with ten rounds, cold
+compilation and a new certificate. The two ratios must lie in each other's intervals.
 """
 
 import argparse
