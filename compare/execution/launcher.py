@@ -259,11 +259,12 @@ class Launcher:
     def _choose_cache(self, run: ContenderRun, purpose: str) -> str | None:
         """Return the name of the folder for compiled programs, or None for the user's own cache.
 
-        Certificates and explanations of captured steps use the user's own cache, beside other work. Programs that are
+        Certificates use the user's own cache, beside other work. So do explanations of JAX's captured steps, which
+        compile other programs than rounds. Programs that are
         timed have a folder for each contender, so that a search for kernels is its own. A contender that compiles in
         every round has a new one.
         """
-        if purpose in ("matching", "certificate", *EXPLAINED):
+        if purpose in ("matching", "certificate") or (purpose in EXPLAINED and run.contender.backend == "jax"):
             return None
         if purpose != "round" or not self.compiles_every_round(run):
             return self.find_programs(run).name
