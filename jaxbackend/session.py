@@ -87,7 +87,7 @@ class JaxSession:
                 accumulate=spec.accumulate,
                 task_loss=user_models.make_loss(workload, self._policy),
             )
-            self._state = self._step.initial(model.parameters, model.buffers)
+            self._state = self._step.initial(model.parameters, strategy.spread(model.buffers))
             model.parameters, model.buffers = map(shapes, (model.parameters, model.buffers))
         self._input = (
             stream.Stream(self._step, self._policy, self._device, spec.knobs)

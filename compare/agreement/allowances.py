@@ -39,7 +39,9 @@ def read_momenta(layers: Iterable[tuple[Layer, Layer]]) -> dict[str, dict[str, f
     return found
 
 
-def convert_to_biased_variance(record: Arrays, momenta: Mapping[str, float], *, accumulate: int = 1) -> Arrays:
+def convert_to_biased_variance(
+    record: Arrays, momenta: Mapping[str, float], *, accumulate: int = 1, devices: int = 1
+) -> Arrays:
     """Return a side's record as it would be if the layers of `momenta` kept the biased running variance.
 
     With momentum c, the state after t updates is (1-c)^t start + c sum_i (1-c)^(t-i) variance_i. An unbiased variance
@@ -54,6 +56,7 @@ def convert_to_biased_variance(record: Arrays, momenta: Mapping[str, float], *, 
         record: arrays of one side, as `compare.worker.recording` makes them.
         momenta: by layer, as of `read_momenta`.
         accumulate: micro-batches of a step: each updates the state once, with n of its own.
+        devices: devices that each update a state of their own, with n of their part of the batch.
     """
     steps = 0
     while f"step{steps + 1}/loss" in record:
@@ -62,7 +65,7 @@ def convert_to_biased_variance(record: Arrays, momenta: Mapping[str, float], *, 
     for layer, momentum in momenta.items():
         name = f"{layer}.var" if layer else "var"
         start = record[f"initial/{name}"].astype(np.float64)
-        counted = [_count(calls[step, layer], accumulate) for step in range(1, steps + 1)]
+        counted = [_count(calls[step, layer], accumulate, devices) for step in range(1, steps + 1)]
         if not counted or len(set(counted)) > 1 or counted[0] is None:
             continue
         updates, size = counted[0]
@@ -92,9 +95,9 @@ def _calls(record: Arrays) -> Mapping[tuple[int, str], list[Array]]:
     return found
 
 
-def _count(calls: Sequence[Array], accumulate: int) -> tuple[int, int] | None:
+def _count(calls: Sequence[Array], accumulate: int, devices: int) -> tuple[int, int] | None:
     """Return the updates of a step and each one's elements a channel, None where these differ or are less than 2."""
-    sizes = {array.size // array.shape[-1] // accumulate for array in calls}
+    sizes = {array.size // array.shape[-1] // (accumulate * devices) for array in calls}
     return (len(calls) * accumulate, *sizes) if len(sizes) == 1 and min(sizes) > 1 else None
 
 

@@ -151,10 +151,13 @@ def _load_comparable(
         ]
     if RUNNING_VARIANCE not in pairing.allowed:
         return records
-    momenta, parts = allowances.read_momenta(pairing.matching.layers), state.plan.accumulate
+    momenta, plan = allowances.read_momenta(pairing.matching.layers), state.plan
+    devices = plan.devices if plan.batch_norm == "local" else 1
     return [
         {
-            precision: allowances.convert_to_biased_variance(record, momenta[side.contender.backend], accumulate=parts)
+            precision: allowances.convert_to_biased_variance(
+                record, momenta[side.contender.backend], accumulate=plan.accumulate, devices=devices
+            )
             for precision, record in by_precision.items()
         }
         for side, by_precision in zip(sides, records, strict=True)

@@ -22,7 +22,7 @@ from compare.execution import certificate_cases
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
-from compare.settings import contenders
+from compare.settings import contenders, splitting
 from compare.settings.plan import Plan
 from compare.user_models import initialisers, matching, outputs, weights_map
 from compare.user_models.match_report import Pairing
@@ -57,6 +57,7 @@ def _resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         plan, traced = _keep_constants(sides, plan, traced, sizes)
         traces = {backend: reply.own for backend, reply in traced.items()}
         _check_sources(plan, traces)
+        splitting.check_synchronised(plan, _has_batch_norm(traces))
         plan = _complete_task(plan, traces, scratch)
         matched = matching.match(traces["torch"], _with_output_of(traces["torch"], traces["jax"]), request.weights_map)
         others = [_traces_at(traced, index) for index in range(len(sizes))]
@@ -125,6 +126,7 @@ def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         traces = {backend: reply.own for backend, reply in sides.trace(_make_trace_command(plan, [])).items()}
         ((backend, trace),) = traces.items()
         _check_sources(plan, traces)
+        splitting.check_synchronised(plan, _has_batch_norm(traces))
         plan = _complete_task(plan, traces, scratch)
         matched = matching.match_itself(trace)
         plan = _name_variables(plan, matched, ())
@@ -210,6 +212,10 @@ def _check_sources(plan: Plan, traces: Mapping[str, Trace]) -> None:
                 f"the {backend} model's source has changed: {plan.workload.model.arguments[backend]} has SHA-256 "
                 f"{current}, stored is {stored}; allowed: the source that made the result, or --changed-code"
             )
+
+
+def _has_batch_norm(traces: Mapping[str, Trace]) -> bool:
+    return any(layer.role == "batch-norm" for trace in traces.values() for layer in trace.layers)
 
 
 def _complete_task(plan: Plan, traces: Mapping[str, Trace], scratch: Path) -> Plan:

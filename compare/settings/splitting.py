@@ -1,6 +1,6 @@
 """Check that a plan's batches can be split over its devices and machines as its contenders say."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from compare.base import knobs, workloads
@@ -21,7 +21,7 @@ def check(plan: "Plan") -> None:
     ways = {contender.name: plan.knobs(contender)["parallel"] for contender in plan.contenders}
     several, count = [name for name, way in ways.items() if way != knobs.NOT_PARALLEL], plan.devices
     if plan.workload.model.family == workloads.PAIR:
-        _check_own_models(several, count, plan.cluster.count)
+        _check_own_models({name: ways[name] for name in several}, count, plan.cluster.count)
     check_ways(ways, count, plan.batch_norm)
     if plan.cluster.count > 1 and (not several or count % plan.cluster.count):
         raise Refused(
@@ -71,15 +71,28 @@ def check_ways(ways: Mapping[str, Any], devices: int, batch_norm: str) -> None:
         _check_local(ways, devices)
 
 
-def _check_own_models(several: Sequence[str], devices: int, machines: int) -> None:
-    """Check that a user's own models train on one device only."""
-    if devices > 1 or machines > 1:
-        where = f" on {machines} machines" if machines > 1 else ""
+def _check_own_models(several: Mapping[str, Any], devices: int, machines: int) -> None:
+    """Check that a user's own models train on one machine, and split batches with one copy of the model a device."""
+    if machines > 1:
         raise Refused(
-            f"--devices {devices}{where}: models of your own train on one device; allowed: --devices 1, no launcher"
+            f"--devices {devices} on {machines} machines: models of your own train on one machine; allowed: no launcher"
         )
-    if several:
-        raise Refused(f"{several[0]}: models of your own train on one device; allowed: tunings without a way")
+    name = next((name for name, way in several.items() if way == "sharded"), None)
+    if name is not None:
+        raise Refused(f"{name}: models of your own are not split by sharded; allowed: +pmap for jax, +ddp for torch")
+
+
+def check_synchronised(plan: "Plan", has_batch_norm: bool) -> None:
+    """Check the batch norm of a user's own models on several devices.
+
+    Raises:
+        Refused: it should take the statistics of the whole batch, and the models' own layers do not.
+    """
+    if plan.devices > 1 and plan.batch_norm == "sync" and has_batch_norm:
+        raise Refused(
+            f"--devices {plan.devices}: the batch norms of your models take the statistics of each device's part; "
+            "allowed: --batch-norm local"
+        )
 
 
 def _check_visible_devices(plan: "Plan") -> None:

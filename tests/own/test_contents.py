@@ -58,3 +58,20 @@ def test_differences_that_the_certificate_does_not_see_are_told(tmp_path: Path) 
     assert "flax truncated normal, variance 1/fan-in" in answer.text
     assert 'kernel_init=nn.initializers.variance_scaling(1/3, "fan_in", "uniform")' in answer.text
     assert "nn.init.constant_(model.conv.bias, 0)" in answer.text
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_pair_trains_on_several_devices(tmp_path: Path) -> None:
+    pair = ("--jax", "tests/own/content_jax.py:flagged", "--torch", "tests/own/content_torch.py:flagged")
+    two = ("torch:stock+ddp", "jax:stock+pmap", *OPTIONS[2:], "--devices", "2", "--batch-norm", "local", *ALLOW)
+    answer = asked._answer(
+        asked.run("agree", *two, *pair, "--seeds", "2", "--batch-size", "8", "--out", str(tmp_path)), tmp_path
+    )
+    assert answer.code == 0, answer.text + answer.error
+
+
+def test_batch_norm_over_devices_needs_local_statistics(tmp_path: Path) -> None:
+    answer = run("flagged", "flagged", tmp_path, "--devices", "2", "--parallel", "ddp,pmap")
+    assert answer.code == 2
+    assert "allowed: --batch-norm local" in answer.error

@@ -52,6 +52,14 @@ def test_biased_and_unbiased_agree_once_it_is_allowed(calls: int, accumulate: in
     assert _worst(biased, unbiased, accumulate=accumulate) < 1e-14
 
 
+def test_the_statistics_of_a_device_count_its_own_part() -> None:
+    sides = [_record(factor=1), _record(factor=UNBIASED)]
+    for record in sides:  # the other device's activations stand beside
+        record |= {name: np.concatenate([array] * 2) for name, array in record.items() if "/activation/" in name}
+    assert _worst(*sides, devices=2) < 1e-14
+    assert _worst(*sides) > 1e-5
+
+
 def test_the_gates_pass_on_the_result() -> None:
     sides = [
         {dtype: _record(factor=factor, dtype=dtype) for dtype in ("float64", "float32")} for factor in (1, UNBIASED)

@@ -116,7 +116,7 @@ def _refused_alike(program: Program, *arguments: str) -> None:
                 (["--accumulate", "2"], "--accumulate 2 with torch:stock.ddp is not allowed; allowed: 1"),
                 (
                     ["--jax", "a.py:model", "--torch", "b.py:model", "--input", "8x8x1", "--classes", "10"],
-                    "--devices 2 on 2 machines: models of your own train on one device; allowed: --devices 1",
+                    "--devices 2 on 2 machines: models of your own train on one machine; allowed: no launcher",
                 ),
             )
         ),

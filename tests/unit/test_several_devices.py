@@ -91,8 +91,11 @@ REFUSALS = [
     ),
     (["torch:ddp", "jax:sharded", *TWO, "--batch-norm", "local"], "jax:sharded is a program over the whole batch"),
     (["torch", "jax", "--batch-norm", "local"], "--batch-norm local: every contender trains on one device"),
-    ([*OWN, *TWO], "--devices 2: models of your own train on one device; allowed: --devices 1, no launcher"),
-    (["torch:ddp", "jax", *OWN], "torch:ddp: models of your own train on one device; allowed: tunings without a way"),
+    ([*OWN, *TWO], "--devices 2: no contender says how it uses several; allowed: --parallel WAY"),
+    (
+        ["torch:ddp", "jax:sharded", *OWN, *TWO],
+        "jax:sharded: models of your own are not split by sharded; allowed: +pmap",
+    ),
 ]
 
 
