@@ -13,6 +13,8 @@ from compare.user_models.diagnosis import BETWEEN, Advice, Difference
 from compare.user_models.matching import Matching
 
 _LAYERS_SHOWN = 3
+_SEEN_ALONE = ("kernel", "stride", "padding", "dilation", "groups", "output_padding")
+"""Settings whose effect shows in a layer's output alone."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,15 @@ class Pairing:
         Layers with the same difference share a line.
         """
         groups: dict[tuple[bool, str], list[str]] = {}
+        same: set[tuple[str, str]] = set()  # written in another way, and alone each layer computes the same
         for matching in (self.matching, *self.resized):  # flax's SAME pads differently at another image size
+            equal = self._list_equal_alone() if matching is self.matching else frozenset[str]()
             for difference in diagnosis.find_differences(matching):
                 for advice in difference.advice:
+                    if difference.torch in equal and advice.setting in _SEEN_ALONE:
+                        same.add((difference.torch, advice.sentence))
+                    if (difference.torch, advice.sentence) in same:
+                        continue
                     if advice.setting == "running_variance" and RUNNING_VARIANCE in self.allowed:
                         continue
                     layers = groups.setdefault((advice.is_harmless, advice.sentence), [])
@@ -92,6 +100,14 @@ class Pairing:
             )
             lines.append(f"  {'harmless' if is_harmless else 'harmful'}, {places}: {sentence}")
         return lines
+
+    def _list_equal_alone(self) -> frozenset[str]:
+        """Return torch's paths of the layers that were tried alone and compute the same on both sides."""
+        return frozenset(
+            torch.path
+            for torch, jax in self.matching.layers
+            if torch.is_module and jax.is_module and not torch.inside and torch.path not in self.different
+        )
 
     def _find_differences(self, certificate: Certificate) -> tuple[list[Difference], list[Difference]]:
         """Return the differences in the first failed layer that may explain it, and those in the layers before it."""

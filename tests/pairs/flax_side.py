@@ -123,7 +123,7 @@ class Normed(nn.Module):
     def __call__(self, x: jax.Array, train: bool = True) -> jax.Array:
         """Return logits."""
         for width in (6, 8):
-            x = nn.Conv(width, (3, 3), strides=(2, 2), padding=1)(x)
+            x = nn.Conv(width, (3, 3), strides=(2, 2), padding=1, use_bias=False)(x)
             if self.kind == "axis":
                 x = nn.BatchNorm(use_running_average=not train, momentum=0.9, axis_name="devices")(x)
             else:

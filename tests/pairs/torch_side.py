@@ -172,7 +172,8 @@ def response() -> nn.Module:
 def normed(kind: str) -> nn.Module:
     """Return the model with this norm."""
     norm = PerImage if kind == "instance" else nn.BatchNorm2d
-    parts = [nn.Conv2d(3, 6, 3, 2, 1), norm(6), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, 1), norm(8), nn.ReLU()]
+    convs = nn.Conv2d(3, 6, 3, 2, 1, bias=False), nn.Conv2d(6, 8, 3, 2, 1, bias=False)
+    parts = [convs[0], norm(6), nn.ReLU(), convs[1], norm(8), nn.ReLU()]
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
 
 
