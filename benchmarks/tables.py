@@ -3,6 +3,7 @@
 python -m benchmarks.tables > docs/reference/measured.md
 """
 
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +43,16 @@ BESIDE = """
 `python -m benchmarks.beside_plain` times samestep's tuned contenders beside loops in the style of the public examples.
 The ratio is to the fastest of those loops. Below 1, samestep's program is faster.
 """
+REQUESTS = """
+## Requests
+`samestep compare --task infer`: forward passes in evaluation mode. p50 and p99 are milliseconds of single requests,
+p50 with its interval. The ratio is to the p50 of the first contender.
+"""
+BESIDE_REQUESTS = """
+## Requests beside plain loops
+`python -m benchmarks.beside_plain_requests` times requests beside loops in the style of the public examples. The
+figures are p50 in milliseconds, and the ratio is to the fastest of those loops.
+"""
 SCALING = """
 ## Several devices
 `samestep scale` in weak scaling: every device has the same number of images, and batch norm is synchronised.
@@ -72,7 +83,10 @@ def main() -> None:
 
 def page() -> str:
     """Return the page for all evidence."""
-    bundles = {path: load(path) for path in sorted(EVIDENCE.glob("h*/*.zip"))}
+    every = {path: load(path) for path in sorted(EVIDENCE.glob("h*/*.zip"))}
+    bundles = {path: result for path, result in every.items() if result["spec"]["task"] == "train"}
+    requests = list(request_rows({path: result for path, result in every.items() if path not in bundles}))
+    beside_requests = list(beside_request_rows())
     certificates = {path: result for path, result in bundles.items() if not result["spec"]["rounds"]}
     return "".join(
         (
@@ -88,6 +102,18 @@ def page() -> str:
             ),
             BESIDE,
             table(("workload", "samestep", "ms", "fastest plain loop", "ms", "ratio", "file"), beside_rows()),
+            *((REQUESTS, table(("workload", "precision", *REQUEST_HEADS, "file"), iter(requests))) if requests else ()),
+            *(
+                (
+                    BESIDE_REQUESTS,
+                    table(
+                        ("workload", "batch", "samestep", "ms", "fastest plain loop", "ms", "ratio", "file"),
+                        iter(beside_requests),
+                    ),
+                )
+                if beside_requests
+                else ()
+            ),
             SCALING,
             table(
                 ("workload, batch", "contender", "devices", "images/s", "efficiency", "exposed (ms)", "file"),
@@ -154,6 +180,45 @@ def beside_rows() -> Iterator[Sequence[str]]:
         times = {name: milliseconds for _, name, milliseconds in medians}
         for ours, plain, ratio in re.findall(r"^(\S+) / (.+): ([\d.]+ \(.+\))$", text, re.MULTILINE):
             yield [f"`{medians[0][0]}`", f"`{ours}`", times[ours], f"`{plain}`", times[plain], ratio, file_cell(path)]
+
+
+REQUEST_HEADS = ("batch", "contender", "p50 (ms)", "p99 (ms)", "images/s", "cold start (s)", "ratio", "verdict")
+
+
+def request_rows(bundles: Mapping[Path, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Yield a row for each batch size of each contender that answered requests."""
+    for path, result in bundles.items():
+        ratios = {(each["contender"], each["batch_size"]): each for each in result["comparisons"]}
+        for size in result["spec"]["batch_sizes"]:
+            for contender in result["contenders"]:
+                latency, comparison = contender["latency"][str(size)], ratios.get((contender["name"], size))
+                figures = {"p99": latency["p99"] and 1e3 * latency["p99"], "rate": latency["images_per_second"]}
+                cold = contender["latency"][str(min(result["spec"]["batch_sizes"]))]["cold_start_seconds"]
+                yield [
+                    f"`{result['spec']['workload']}`",
+                    result["spec"]["precision"],
+                    str(size),
+                    f"`{contender['name']}`",
+                    interval(latency["intervals"].get("p50"), 1e3),
+                    DASH if figures["p99"] is None else f"{figures['p99']:.3f}",
+                    DASH if figures["rate"] is None else f"{figures['rate']:,.0f}",
+                    DASH if cold is None else f"{cold:.1f}",
+                    "baseline" if comparison is None else interval(comparison["ratio"], 1),
+                    DASH if comparison is None else comparison["verdict"],
+                    file_cell(path),
+                ]
+
+
+def beside_request_rows() -> Iterator[Sequence[str]]:
+    """Yield a row for each ratio that `benchmarks.beside_plain_requests` printed."""
+    for path in sorted(EVIDENCE.glob("h*/beside-requests-*.txt")):
+        lines = path.read_text().splitlines()
+        for line, ratio in itertools.pairwise(lines):
+            found = re.fullmatch(r"(\S+) batch (\d+): (\S+) ([\d.]+) ms, (.+) ([\d.]+) ms", line)
+            if found:
+                workload, size, ours, milliseconds, plain, theirs = found.groups()
+                values = [f"`{ours}`", milliseconds, f"`{plain}`", theirs, ratio.partition(": ")[2]]
+                yield [f"`{workload}`", size, *values, file_cell(path)]
 
 
 def scaling_rows() -> Iterator[Sequence[str]]:
