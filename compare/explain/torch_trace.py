@@ -247,8 +247,11 @@ def _layer(chain: Sequence[_Node], site: Site | None, context: _Context, is_upda
     if scope := _scope(chain[0]):
         return scope
     if site is not None and site.layers:
-        is_fused = any(outer.site is site and not outer.name.startswith("aten::") for outer in chain)
-        return _choose_layer(site.layers, context.profile.layers, is_fused=is_fused)
+        if any(outer.site is site and outer.name.startswith("aten::") for outer in chain):
+            return site.layers[-1]  # its own layer comes after those of its inputs
+        kinds = context.profile.layers
+        work = work_classes.classify_torch(site.operations, [kinds.get(each, "") for each in site.layers], False)
+        return work_classes.choose_layer(site.layers, kinds, work)
     for outer in chain:
         if outer.name.startswith(_AUTOGRAD):
             return context.layer_of_sequence.get(outer.event["args"].get("Sequence number"), "")
@@ -275,16 +278,6 @@ def _product_layer(chain: Sequence[_Node], context: _Context) -> str:
             }
             return owners.pop() if len(owners) == 1 else ""
     return ""
-
-
-def _choose_layer(layers: Sequence[str], kinds: Mapping[str, str], *, is_fused: bool) -> str:
-    """Return the layer of a call: the last one, which is its own after those of its inputs.
-
-    A fused kernel has the first layer of a kind that decides its class.
-    """
-    if not is_fused:
-        return layers[-1]
-    return next((layer for layer in layers if kinds.get(layer, "parameters") != "parameters"), layers[-1])
 
 
 def _classify(

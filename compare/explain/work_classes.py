@@ -149,3 +149,14 @@ def is_cast(operations: Collection[str]) -> bool:
     """Tell whether operations change the dtype of values and nothing else."""
     rest = {operation.removeprefix("aten::") for operation in operations} - _XLA_NOTHING - {"copy_", "empty_strided"}
     return bool(rest) and rest <= _CASTS
+
+
+def choose_layer(layers: Sequence[str], kinds: Mapping[str, str], work: str) -> str:
+    """Return the layer of a fused kernel: the first one of a kind that decides its class, else the first one.
+
+    `layers` may be empty. The layer is then "".
+    """
+    deciding = {NORMALISATION: _NORMS, POOL: (POOLING,)}.get(work, ())
+    named = [layer for layer in layers if kinds.get(layer, "parameters") != "parameters"]
+    own = [layer for layer in named if kinds[layer] in deciding]
+    return next(iter([*own, *named, *layers]), "")

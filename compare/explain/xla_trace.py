@@ -53,7 +53,7 @@ def _make_kernel(
     if own_name is not None and work_classes.moves_data(name) and work not in (work_classes.OPTIMIZER, LAYOUT):
         work = own_name  # a call of cuDNN may first change the memory order
     is_product = work in (PRODUCT, CONVOLUTIONS[FORWARD])
-    layer = _choose_layer(named, layers) if not is_update or is_product else ""
+    layer = work_classes.choose_layer(named, layers, work) if not is_update or is_product else ""
     if is_product and not layer:  # XLA drops the scopes of some gradients
         owners = [owner for owner, size in sizes if size == instruction.output]
         layer = owners[0] if len(owners) == 1 else ""
@@ -70,13 +70,6 @@ def _make_kernel(
         instruction.name,
         work == LAYOUT and work_classes.is_cast(instruction.opcodes),
     )
-
-
-def _choose_layer(named: Sequence[str], kinds: Mapping[str, str]) -> str:
-    """Return the layer of a fused kernel: its first one of a kind that decides its class, else the first one."""
-    if not named:
-        return ""
-    return next((layer for layer in named if kinds.get(layer, "parameters") != "parameters"), named[0])
 
 
 def _direct(

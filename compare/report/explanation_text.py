@@ -26,7 +26,7 @@ def tables(result: Result) -> list[Table]:
     rows.append(("sum: the timed step", *map(_number, steps), *_differences(steps), *(DASH for _ in names)))
     columns = ("ms per step", *names, *_difference_head(names), *(f"kernels, {name}" for name in names))
     caption = "Where a step goes, by class of work, in milliseconds. The classes of a contender sum to its timed step."
-    limits = ("class, contender", "GB", "GFLOP", "share of the possible", "limit", "uncaptured ms")
+    limits = ("class, contender", "MB", "GFLOP", "share of the possible", "limit", "uncaptured ms")
     return [
         Table("classes", caption, columns, rows, describe_basis([result])),
         Table("limits", _limits_caption(found), limits, [*_limit_rows(shown, names)]),
@@ -157,9 +157,9 @@ def _limit_rows(shown: Sequence[WorkClass], names: Sequence[str]) -> Iterator[tu
 
 def _limit_cells(figure: WorkFigures) -> tuple[str, ...]:
     return (
-        DASH if figure.bytes is None else _number(figure.bytes / 1e9),
+        DASH if figure.bytes is None else _number(figure.bytes / 1e6),
         DASH if figure.flops is None else _number(figure.flops / 1e9),
-        DASH if figure.roofline_share is None else format_percent(figure.roofline_share, 2),
+        DASH if figure.roofline_share is None else f"{100 * figure.roofline_share:.0f} %",
         figure.limit or DASH,
         DASH if figure.uncaptured_milliseconds is None else _number(figure.uncaptured_milliseconds),
     )

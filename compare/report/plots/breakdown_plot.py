@@ -19,7 +19,7 @@ from compare.report.plots.canvas import (
 from compare.results.explanation import Explanation, Layer
 from compare.results.model import Result
 
-_BAR_INCHES, _AXIS_INCHES, _LEGEND_INCHES = 0.34, 0.5, 0.16
+_BAR_INCHES, _AXIS_INCHES, _LEGEND_INCHES = 0.34, 0.75, 0.17
 _LAYER_INCHES = 0.3
 _SHOWN_LAYERS = 12
 _LEAST_SHARE = 0.005
@@ -80,14 +80,7 @@ def _draw_classes(found: Explanation, names: Sequence[str]) -> Figure:
     axes.set_yticks(places, [shorten(name, 21) for name in names])
     axes.set_xlabel("ms per step")
     axes.margins(x=0.02)
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(0, -(_AXIS_INCHES / (_BAR_INCHES * len(names)))),
-        frameon=False,
-        fontsize=FONT_POINTS - 1,
-        borderaxespad=0,
-        ncols=1,
-    )
+    figure.legend(loc="outside lower left", frameon=False, fontsize=FONT_POINTS - 1, borderaxespad=0, ncols=1)
     return figure
 
 
