@@ -5,7 +5,7 @@ scopes JAX traced it. A CPU runs instructions as calls or as loops over parts. B
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from compare.base import scopes
 from compare.base.operation_counts import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT
