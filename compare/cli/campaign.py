@@ -17,7 +17,7 @@ from compare.cli.command_line import takes_options, to_path
 from compare.report import columns, terminal
 from compare.report.sentences import make_plain, make_printable
 from compare.studies import campaign as campaigns
-from compare.studies import campaign_file, campaign_report, estimate
+from compare.studies import campaign_file, campaign_report, estimate, gpu_workers
 from compare.studies.campaign_file import Campaign, CampaignCell
 from compare.studies.cell_store import FAILED, PENDING, REFUSED, UNDECIDED, CellState, CellStore
 from compare.studies.cells import find_place_here
@@ -54,6 +54,8 @@ def campaign(
     The file has `name`, `[defaults]`, `[grid]` with lists, and `[[comparison]]`. Its keys are the names of the settings
     of samestep compare. Finished cells are kept in the store. DIR gets campaign.json and one report.
     """
+    if gpu_workers.is_worker():
+        gpu_workers.end_with_parent()
     whole = campaign_file.read(file, pair_options.make_pair, out=changes.get("out"), store=changes.get("store"))
     folder = Path(changes.get("out") or Path("samestep-out") / whole.name)
     chosen = campaigns.choose(whole, only or [], "--only")
@@ -61,7 +63,7 @@ def campaign(
     refused = campaigns.check(whole)
     study = Study([each.cell for each in chosen], CellStore(changes.get("store")), ["samestep", *sys.argv[1:]])
     everything = Study([each.cell for each in whole.cells], study.store, study.command)
-    if redo:
+    if redo and not gpu_workers.is_worker():
         _forget(whole, [each for each in chosen if each.cell.name not in refused], redo, study.store)
     states = {state.cell.name: state for state in everything.find_states()}
     if not as_json:
@@ -70,16 +72,19 @@ def campaign(
         if as_json:
             _print_json(campaigns.to_json(whole, states, folder, study.command))
         return
-    path = campaigns.write(whole, states, folder, study.command)
+    path = _write(whole, states, folder, study.command)
 
     def note(state: CellState) -> None:
         states[state.cell.name] = state
-        campaigns.write(whole, states, folder, study.command)
+        _write(whole, states, folder, study.command)
         if not as_json and not state.kept and state.cell.name not in refused:
             said = "; ".join(filter(None, campaigns.list_rows([state])[0][1:3]))
             typer.echo(make_printable(f"{state.cell.name}: {said}"))
 
     try:
+        count = gpu_workers.count_workers([states[each.cell.name] for each in chosen])
+        if count > 1:
+            gpu_workers.run(study, note, count, sys.argv[1:])
         study.run(note)
     except ENDING as interruption:
         finished = sum(state.is_finished for state in states.values())
@@ -88,12 +93,21 @@ def campaign(
         )
         interruption.add_note(REPORTED)
         raise
+    if gpu_workers.is_worker():
+        return
     pages = campaign_report.write(whole, list(states.values()), folder)
     if as_json:
         _print_json(campaigns.to_json(whole, states, folder, study.command))
     else:
         _show_end(states, [path, *pages])
     raise typer.Exit(_exit_code([states[each.cell.name] for each in chosen], undecided))
+
+
+def _write(whole: Campaign, states: Mapping[str, CellState], folder: Path, command: Sequence[str]) -> Path:
+    """Write campaign.json, unless this process is one of several: then their parent writes it."""
+    if gpu_workers.is_worker():
+        return folder / campaigns.FILE_NAME
+    return campaigns.write(whole, states, folder, command)
 
 
 def _forget(whole: Campaign, chosen: Sequence[CampaignCell], patterns: Sequence[str], store: CellStore) -> None:
