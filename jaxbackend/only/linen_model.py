@@ -15,6 +15,7 @@ from jaxbackend.only.user_model import (
     Arguments,
     Call,
     bind_axes,
+    check_supported,
     describe_dropout,
     find_axes,
     find_layers,
@@ -122,6 +123,7 @@ class LinenModel:
                 return call(*inputs, **named)
             self._names_axes = self._names_axes or names_axis(context.module)
             path = spell_path(context.module.path)
+            check_supported(path, context.module)
             dtype = run_settings.choose_dtype(context.module, self._policy)
             if dtype is not None:
                 object.__setattr__(context.module, "dtype", dtype)  # a bound module belongs to this pass

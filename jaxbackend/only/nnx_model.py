@@ -15,6 +15,7 @@ from jaxbackend.only.user_model import (
     Call,
     bind_axes,
     call_plainly,
+    check_supported,
     describe_dropout,
     find_axes,
     find_layers,
@@ -35,7 +36,8 @@ class NnxModel:
         modules = list(nnx.iter_modules(module))
         layers = [_switch_off_dropout(spell_path(path), inner) for path, inner in modules]
         self.dropout = tuple(filter(None, layers))
-        for _, inner in modules:
+        for path, inner in modules:
+            check_supported(spell_path(path), inner)
             dtype = run_settings.choose_dtype(inner, policy)
             if dtype is not None:
                 setattr(inner, "dtype", dtype)  # noqa: B010 -- modules have attributes of their own

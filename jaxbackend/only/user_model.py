@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
-from flax import errors, traverse_util
+from flax import errors, linen, nnx, traverse_util
 
 from compare.base.errors import take_first_line
 from compare.base.interface import Refused
@@ -181,6 +181,24 @@ def bind_axes(function: Callable[..., _T], axes: Sequence[str]) -> Callable[...,
     for name in axes:
         function = jax.vmap(function, in_axes=None, out_axes=None, axis_name=name, axis_size=1)
     return function
+
+
+def check_supported(path: str, module: Any) -> None:
+    """Refuse a module that samestep cannot match with another framework's.
+
+    Raises:
+        Refused: for weight norm, spectral norm and recurrent layers, by their names.
+    """
+    kind = type(module).__name__
+    if kind in ("WeightNorm", "SpectralNorm"):
+        raise Refused(
+            f"{path} is a flax {kind}, which computes a layer's weight from other variables; allowed: the layer "
+            "itself, with the computed weight as its kernel"
+        )
+    if isinstance(module, (linen.RNNCellBase, nnx.RNNCellBase)):
+        raise Refused(
+            f"{path} is a flax {kind}, and samestep matches no recurrent layers; allowed: models without them"
+        )
 
 
 def spell_path(path: tuple[Any, ...]) -> str:

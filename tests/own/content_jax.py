@@ -2,7 +2,6 @@
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import nnx
 
 
 class Flagged(nn.Module):
@@ -91,34 +90,3 @@ class Tied(nn.Module):
 
 def tied():
     return Tied()
-
-
-class Multi(nn.Module):
-    heads: int = 2
-
-    @nn.compact
-    def __call__(self, x):
-        x = nn.Conv(8, (2, 2), strides=2)(x)
-        x = x.reshape(x.shape[0], -1, 8)
-        x = x + nn.MultiHeadDotProductAttention(self.heads, deterministic=True)(x)
-        return nn.Dense(4)(x.mean(1))
-
-
-def multi(heads=2):
-    return Multi(heads)
-
-
-class NnxMulti(nnx.Module):
-    def __init__(self, rngs):
-        self.conv = nnx.Conv(3, 8, (2, 2), strides=2, rngs=rngs)
-        self.attention = nnx.MultiHeadAttention(2, 8, decode=False, rngs=rngs)
-        self.head = nnx.Linear(8, 4, rngs=rngs)
-
-    def __call__(self, x):
-        x = self.conv(x)
-        x = x.reshape(x.shape[0], -1, 8)
-        return self.head((x + self.attention(x)).mean(1))
-
-
-def nnx_multi(rngs):
-    return NnxMulti(rngs)

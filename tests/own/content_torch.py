@@ -89,19 +89,3 @@ class Tied(nn.Module):
 
 def tied():
     return Tied()
-
-
-class Multi(nn.Module):
-    def __init__(self, heads):
-        super().__init__()
-        self.conv, self.head = nn.Conv2d(3, 8, 2, stride=2), nn.Linear(8, 4)
-        self.attention = nn.MultiheadAttention(8, heads, dropout=0.1, batch_first=True)
-
-    def forward(self, x):
-        x = self.conv(x).flatten(2).transpose(1, 2)
-        x = x + self.attention(x, x, x, need_weights=False)[0]
-        return self.head(x.mean(1))
-
-
-def multi(heads=2):
-    return Multi(heads)

@@ -237,6 +237,8 @@ class Anything(nn.Module):
     def __call__(self, x, train=True):
         conv = nn.Conv(4, (3, 3), dtype=jnp.float32 if self.what == "float32" else None)
         y = nn.Dense(5)(conv(x).mean((1, 2)))
+        if self.what == "weight norm":
+            return nn.WeightNorm(nn.Dense(5))(y)
         if self.what == "text":
             return "logits"
         if self.what == "raises":

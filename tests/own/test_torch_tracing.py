@@ -244,7 +244,7 @@ RETURN = "return self.head(x.mean((2, 3)))"
         (
             ("x, _ = self.attention(*[x.flatten(2).transpose(1, 2)] * 3)", "return self.head(x.mean(1))"),
             ("self.attention = nn.MultiheadAttention(4, 1, batch_first=True)",),
-            r"'attention.out_proj.weight' is used although 'attention.out_proj' is never called",
+            r"'attention' is a torch.nn.MultiheadAttention, which keeps query, key and value in one parameter",
         ),
         (
             ("return F.linear(x.mean((2, 3)), self.head.weight)",),

@@ -196,6 +196,12 @@ def _check(model: nn.Module, reference: str) -> None:
                 f"{reference}: {path!r} is a torch.nn.{type(module).__name__}, and samestep matches no recurrent "
                 "layers; allowed: models without them"
             )
+        if isinstance(module, nn.MultiheadAttention):
+            raise Refused(
+                f"{reference}: {path!r} is a torch.nn.MultiheadAttention, which keeps query, key and value in one "
+                "parameter, and samestep matches none such; allowed: an attention with one torch.nn.Linear each for "
+                "query, key, value and output"
+            )
         if parametrize.is_parametrized(module):
             raise Refused(
                 f"{reference}: the parameters of {path!r} are computed from others (torch.nn.utils.parametrize); "
