@@ -10,7 +10,7 @@ from compare.execution.child import Child
 from compare.execution.launcher import Launcher
 from compare.execution.round_validity import Window
 from compare.execution.run_state import ContenderRun
-from compare.execution.timed_block import BLOCK_SECONDS, PALINDROMES, Busy, attempt, time_after_lead
+from compare.execution.timed_block import BLOCK_SECONDS, Busy, attempt, time_after_lead
 from compare.settings.block_order import make_palindrome
 
 LEAST_REQUESTS = 1000
@@ -20,7 +20,10 @@ MOST_SECONDS: Mapping[str, float] = {"cpu": 1.5, "cuda": 60.0}
 """Longest time of the requests of one batch size in a contender's round."""
 
 _LEAD_SECONDS = 0.25
-_BLOCKS = 2 * PALINDROMES
+_PALINDROMES = 1
+"""A block of requests is long, so two of each contender are enough, and leads take less time."""
+
+_BLOCKS = 2 * _PALINDROMES
 
 
 @dataclass
@@ -49,7 +52,7 @@ class RequestRound:
         for size in self._launcher.plan.batch_sizes or ():
             for run in runs:
                 attempt(run, lambda run=run, size=size: self._warm_up(run, size))
-            for index in make_palindrome(len(runs), PALINDROMES):
+            for index in make_palindrome(len(runs), _PALINDROMES):
                 attempt(runs[index], lambda run=runs[index], size=size: self._time_block(run, size))
             for run in runs:
                 attempt(run, lambda run=run, size=size: self._prove(run, size))
