@@ -57,6 +57,11 @@ _TUNED = (
     *("prune_by", "task", "batch_sizes", "deadline", "store", "out", "as_json", "jax", "torch", "image", "classes"),
     *("model_args", "optimizer", "loss", "weights_map", "weights_from", "allow"),
 )
+LADDER = "ladder"
+_CLIMBED = (
+    *(name for name in _TUNED if name not in ("task", "batch_sizes")),
+    *("margin", "unequal", "rounds", "epochs", "deterministic", "cold_compile"),
+)
 _NOT_EXPLAINED = (
     "explain",
     "devices",
@@ -267,6 +272,8 @@ class RunSettings:
         commands=(_COMPARE, _AGREE),
         metavar="RATIO",
         spec_key="prune",
+        helps={LADDER: "Share of the channels that the last rung removes."},
+        defaults={LADDER: "0.5"},
         schema={"type": ["number", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 1},
     )
     round_to: int = _option(
@@ -429,7 +436,10 @@ class Settings(RunSettings):
         default_text="torch jax",
         flag="",
         example="torch:tuned jax:tuned",
-        helps={TUNE: "Backends whose knobs are searched: torch, jax."},
+        helps={
+            TUNE: "Backends whose knobs are searched: torch, jax.",
+            LADDER: "Backends that climb: torch, jax.",
+        },
     )
     workload: "str | Workload" = _option(
         "digits-cnn",
@@ -511,7 +521,7 @@ class Settings(RunSettings):
         helps={
             _REPRODUCE: "Rounds, instead of the stored number.",
         },
-        defaults={_SCALE: "10", EXPLAIN: "3"},
+        defaults={_SCALE: "10", EXPLAIN: "3", LADDER: "3"},
     )
     parallel: str | None = _option(
         None,
@@ -747,8 +757,8 @@ def list_options(command: str) -> list[Option]:
     everything = [*SETTINGS.values(), *COMMAND_LINE.values()]
     if command == EXPLAIN:  # a comparison with one more table
         return [option for option in list_options(_COMPARE) if option.name not in _NOT_EXPLAINED]
-    if command == TUNE:
-        return [option for option in list_options(_COMPARE) if option.name in _TUNED]
+    if taken := {TUNE: _TUNED, LADDER: _CLIMBED}.get(command):
+        return [option for option in list_options(_COMPARE) if option.name in taken]
     return [option for option in everything if command in option.commands and (option.flag or option.metavar)]
 
 
