@@ -129,7 +129,7 @@ def test_same_padding_is_told_in_pixels_and_as_written():
         "max-pool([2, 2], [2, 2], [[0, 0], [0, 0]])",
         "reshape",
     )
-    assert found.dropout == ("dropout",)
+    assert found.dropout == ("dropout with p=0.5",)
     assert layers(found)["out"].between == ("relu",)
 
 
