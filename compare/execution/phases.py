@@ -55,7 +55,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     signals, except in the search for a smaller batch.
     """
     with _begin(plan, progress) as (launcher, state):
-        rounds.start_ahead(launcher, state, _CHILDREN_BEFORE_ROUNDS)
+        rounds.start_ahead(launcher, state, 1 if plan.task == INFER else _CHILDREN_BEFORE_ROUNDS)
         steps = updates.count_steps(launcher, state.runs)
         kept, compiled = KeptCertificates.find(launcher, state, steps), KeptPrograms.find(launcher, state)
         training = _train(launcher, state, progress, kept, steps)
