@@ -60,14 +60,17 @@ def take_medians(kernels: Sequence[Kernel], shares: Sequence[float], steps: int)
     return [median(shares[place::count]) for place in range(count)] * steps
 
 
-def find_period(kernels: Sequence[Kernel], steps: int) -> float:
-    """Return the seconds from the begin of a step to the begin of the next one, as the median over all steps."""
+def find_busy_share(kernels: Sequence[Kernel], shares: Sequence[float], steps: int) -> float:
+    """Return the part of a step in which kernels run, as the median over all steps. The last step may be cut off."""
     count = len(kernels) // steps
-    begins = [kernels[place].begin for place in range(0, count * steps, count)]
-    periods = [later - earlier for earlier, later in itertools.pairwise(begins)]
-    if not periods:
-        return max(kernel.end for kernel in kernels) - kernels[0].begin
-    return median(periods)
+    places = range(0, count * steps, count)
+    parts = [
+        sum(shares[place:following]) / (kernels[following].begin - kernels[place].begin)
+        for place, following in itertools.pairwise(places)
+    ]
+    if not parts:
+        return sum(shares) / (max(kernel.end for kernel in kernels) - kernels[0].begin)
+    return min(1.0, median(parts))
 
 
 def _spans(kernels: Sequence[Kernel]) -> Iterator[tuple[set[int], float]]:

@@ -58,7 +58,7 @@ class StepTable:
         uncaptured: seconds by class of the uncaptured step, if the classes are those of a captured one; else empty.
         casts: seconds of kernels that only change a dtype.
         excess_seconds: seconds by which the kernels exceed the timed step. On a CPU they are scaled instead.
-        scale: factor by which a CPU's operations were scaled, because the profiler slows them down.
+        scale: factor by which a CPU's operations were scaled to the timed step, because the profiler slows them down.
         kernels: the kernels of the timed step.
         steps: how many steps these kernels belong to.
     """
@@ -117,8 +117,9 @@ def build(
         kernels, steps = captured, timed.steps
     shares, scale = kernel_times.share_time(kernels), 1.0
     if uncaptured.device == "cpu" and kernels:
+        busy_share = kernel_times.find_busy_share(kernels, shares, steps)
         shares = kernel_times.take_medians(kernels, shares, steps)
-        scale = min(1.0, step_seconds / kernel_times.find_period(kernels, steps))
+        scale = step_seconds * busy_share * steps / (sum(shares) or 1.0)
     classes = {name: Work() for name in CLASSES}
     for kernel, seconds in zip(kernels, shares, strict=True):
         _add(classes[kernel.work], kernel, scale * seconds / steps, steps)

@@ -122,7 +122,7 @@ def test_kernels_that_run_together_share_the_time() -> None:
 def test_one_disturbed_step_of_a_cpu_does_not_count() -> None:
     steps = [Kernel("a", begin, begin + seconds, "1", LAYOUT) for begin, seconds in ((0, 1), (10, 7), (20, 1))]
     assert kernels.take_medians(steps, [1, 7, 1], 3) == [1, 1, 1]
-    assert kernels.find_period(steps, 3) == 10
+    assert kernels.find_busy_share(steps, [1, 7, 1], 3) == pytest.approx(0.4)  # of the two whole steps
     assert kernels.take_medians([*steps[:2], replace(steps[2], name="b")], [1, 7, 1], 3) == [1, 7, 1]
 
 
@@ -187,7 +187,7 @@ def test_a_call_in_a_program_has_the_nodes_of_its_comment() -> None:
     assert tuple(program.sites["mm"][0].layers) == ("dense",)
 
 
-# The planted causes, each as it changes a table. Every one is planted on a GPU by scripts/plant_causes.py.
+# The planted causes, each as it changes a table. benchmarks/planted_causes.py plants them on a GPU.
 
 
 def side(name: str = "torch:x", **changes: Any) -> Side:

@@ -48,8 +48,8 @@ def test_it_prints_where_the_step_goes_and_writes_a_time_line(program: Program) 
         "fake",
         "other",
     }
-    _, page, _ = program.run("report", "out", "--markdown", "page.md")
-    del page
+    program.run("report", "out", "--markdown", "page.md", "--html", "page.html")
+    assert (program.folder / "page.html").read_text().count("<svg") >= 2
     text = (program.folder / "page.md").read_text()
     assert "Where a step goes" in text
     assert "Layers by difference" in text
