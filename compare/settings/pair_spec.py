@@ -247,14 +247,16 @@ def _parse_input(text: str) -> Input:
     kind, colon, detail = rest.partition(":")
     right = bool(equals) and name.isidentifier()
     if not colon:
-        kind, detail = "float", rest
+        kind, detail = "float", "" if rest == "float" else rest
     below: int | None = None
     if kind == "int":
         limit, _, detail = detail.partition(":")
         right = right and limit.isdecimal() and 0 < int(limit) <= 2**24  # float32 rows hold these integers exactly
         below = int(limit) if right else None
     right = right and kind in ("float", "int", "same")
-    right = right and (re.fullmatch(r"\d+(x\d+)*", detail) is not None or (kind == "int" and not detail))
+    right = right and (
+        re.fullmatch(r"\d+(x\d+)*", detail) is not None or (not detail and (kind == "int" or rest == "float"))
+    )
     shape = tuple(map(int, detail.split("x"))) if right and detail else ()
     if not right or (shape and min(shape) < 1):
         raise Refused(f"--input {text}: allowed: {_INPUT_ALLOWED}")

@@ -10,6 +10,7 @@ from compare.base.trace import Layer, Trace, Variable
 from compare.user_models.alignment import find_matching_shape
 
 _ANY_ROLE = ("gamma", "free")
+_STATISTICS = ("mean", "var")
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ def find_constants(torch: Trace, jax: Trace, weights_map: Mapping[str, str]) -> 
     others = [
         find_matching_shape(owner.layer, owner.variable)
         for owner in list_variables(jax).values()
-        if owner.variable.role in _ANY_ROLE and not owner.variable.is_parameter
+        if owner.variable.role not in _STATISTICS and not owner.variable.is_parameter
     ]
     constants = list[str]()
     for name, owner in list_variables(torch).items():
-        if name in torch.constants and owner.variable.role in _ANY_ROLE and name not in weights_map:
+        if name in torch.constants and owner.variable.role not in _STATISTICS and name not in weights_map:
             shape = find_matching_shape(owner.layer, owner.variable)
             if shape in others:
                 others.remove(shape)

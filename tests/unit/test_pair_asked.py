@@ -80,6 +80,7 @@ def test_losses_and_inputs_are_what_the_texts_say():
     )
     assert made.model.inputs == (Input("x", (6, 4)), Input("t", (2,), below=9))
     assert made.model.image == (1, 1, 26)
+    assert pair(image=["x=2", "t=float"]).model.inputs[1] == Input("t", ())
     assert pair(loss="cross-entropy,label_smoothing=0.2").label_smoothing == 0.2
     assert pair(loss="cross-entropy").task is None
 
