@@ -34,8 +34,7 @@ class PhaseClock:
         now = monotonic()
         if self._phase:
             self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
-        # Words after a colon or in brackets tell of one moment.
-        self._phase, self._since = phase.partition(":")[0].partition(" (")[0], now
+        self._phase, self._since = _name_phase(phase), now
 
     def estimate_left(self) -> float | None:
         """Return the seconds that are left if this run goes on as the earlier one, None if that is unknown."""
@@ -73,6 +72,11 @@ def describe_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 119.5 else f"{seconds / 60:.0f} minutes"
 
 
+def _name_phase(text: str) -> str:
+    """Return the name of a phase. Words after a colon or in brackets tell of one moment."""
+    return text.partition(":")[0].partition(" (")[0]
+
+
 def _describe_left(clock: PhaseClock) -> str:
     left = clock.estimate_left()
     return "" if left is None else f", about {describe_seconds(left)} left"
@@ -86,11 +90,12 @@ def _lines(console: Console, part: str, clock: PhaseClock) -> Callback:
         nonlocal last, previous
         clock.enter(phase)
         now = monotonic()
-        if now >= last + (_LINE_SECONDS if phase == previous else _PHASE_SECONDS):
+        name = _name_phase(phase)
+        if now >= last + (_LINE_SECONDS if name == previous else _PHASE_SECONDS):
             last = now
             minutes, seconds = divmod(int(now - start), 60)
             text = f"{minutes:3}:{seconds:02}  {part}{phase} {done}/{total}{_describe_left(clock)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
-        previous = phase
+        previous = name
 
     return advance
