@@ -80,7 +80,7 @@ def make_rows(command: Any) -> list[HelpRow]:
                     term,
                     option.help_in(command.name),
                     option.default_in(command.name),
-                    option.example,
+                    option.examples.get(command.name, option.example),
                     "" if is_argument else option.group,
                     option.unit,
                     option.rank,

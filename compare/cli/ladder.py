@@ -22,7 +22,6 @@ from compare.studies.cell_store import CellStore
 from compare.studies.ladder import Climb
 from compare.studies.ladder_rungs import Ladder
 
-_ROUNDS = 3
 _PICTURES = ("svg", "png")
 
 
@@ -62,7 +61,7 @@ def ladder(
     command = ["samestep", *sys.argv[1:]]
     folder = plan.make_default_out() if settings.out is None else Path(settings.out)
     climb = Climb(
-        replace(settings, rounds=settings.rounds or _ROUNDS, out=folder),
+        replace(settings, out=folder),
         names,
         CellStore(settings.store),
         command,

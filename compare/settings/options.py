@@ -106,6 +106,7 @@ class Option:
         pytest_help: begins the help of `pytest --samestep-NAME`; "" if pytest has no such option.
         helps: other help texts, by command.
         defaults: other defaults in words, by command.
+        examples: other examples, by command.
     """
 
     kind: Kind
@@ -128,6 +129,7 @@ class Option:
     pytest_help: str = ""
     helps: Mapping[str, str] = field(default_factory=dict[str, str])
     defaults: Mapping[str, str] = field(default_factory=dict[str, str])
+    examples: Mapping[str, str] = field(default_factory=dict[str, str])
     name: str = ""
 
     def check(self, value: object) -> None:
@@ -440,6 +442,7 @@ class Settings(RunSettings):
             TUNE: "Backends whose knobs are searched: torch, jax.",
             LADDER: "Backends that climb: torch, jax.",
         },
+        examples={TUNE: "torch jax", LADDER: "torch jax"},
     )
     workload: "str | Workload" = _option(
         "digits-cnn",

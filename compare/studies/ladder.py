@@ -25,6 +25,8 @@ from compare.studies.ladder_rungs import Change, Ground, Ladder, Rung, RungConte
 from compare.studies.study import Study
 
 FILE_NAME = "ladder.json"
+ROUNDS = 3
+"""Rounds of each comparison unless the user asks for others."""
 REQUEST_SIZES = (1, 32)
 """Images of the requests whose latency a rung shows."""
 
@@ -107,6 +109,7 @@ class Climb:
             device=self._ground.device,
             device_name=self._device_name,
             margin=self.settings.margin,
+            rounds=self.settings.rounds or ROUNDS,
             command=tuple(self.command),
         )
 
@@ -258,6 +261,7 @@ class Climb:
             precision=level.precision,
             batch_size=level.batch_size,
             prune=level.prune,
+            rounds=self.settings.rounds or ROUNDS,
             energy=False,
             out=out,
         )

@@ -29,7 +29,7 @@ def make_tables(ladder: Ladder) -> list[Table]:
     """Return the tables: times, costs, and before and after."""
     pairs = [(rung, backend, each) for rung in ladder.rungs for backend, each in rung.contenders.items()]
     lost = frozenset(index for index, (_, _, each) in enumerate(pairs) if each.kept is False)
-    setting = f"Setting: {describe(ladder)}."
+    setting = _state_setting(ladder)
     times = "Step time of each rung, and an image's time over that on the rung before. Lost rungs are not built on."
     costs = "What each rung costs: memory, compilation and the steps until it has paid, and what stays equal."
     ends = "Before and after: the first rung and the best one."
@@ -46,6 +46,10 @@ def make_tables(ladder: Ladder) -> list[Table]:
 def describe(ladder: Ladder) -> str:
     """Return the workload and the device in words."""
     return f"{ladder.workload} on {ladder.device_name or ladder.device}"
+
+
+def _state_setting(ladder: Ladder) -> str:
+    return f"Setting: {describe(ladder)}; {ladder.rounds} rounds of fresh processes for each rung, 95 % intervals."
 
 
 def list_remarks(ladder: Ladder) -> list[str]:
@@ -110,7 +114,12 @@ def _format_ratio(each: RungContender) -> str:
 
 
 def _format_rate(each: RungContender) -> str:
-    return DASH if each.images_per_second is None else f"{each.images_per_second:,.4g}"
+    return DASH if each.images_per_second is None else _format_figures(each.images_per_second, 4)
+
+
+def _format_figures(value: float, digits: int) -> str:
+    """Return a number with so many digits, and commas in place of an exponent."""
+    return f"{float(f'{value:.{digits}g}'):,.0f}" if value >= 10 ** (digits - 1) else f"{value:.{digits}g}"
 
 
 def _format_memory(each: RungContender) -> str:
@@ -156,7 +165,7 @@ def make_picture(ladder: Ladder) -> Picture | Absent:
         "ladder",
         f"Optimisation ladder of {ladder.workload}",
         caption,
-        f"Setting: {describe(ladder)}.",
+        _state_setting(ladder),
         lambda: _draw(timed, _list_backends(ladder)),
     )
 
@@ -189,9 +198,8 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
             if (step := each.step_seconds) is not None:
                 ends = [[rate - rate * step.estimate / step.high], [rate * step.estimate / step.low - rate]]
                 axes.errorbar(x, rate, ends, color=find_light("ink"), linewidth=0.8, capsize=1.5)
-            text = f"{float(f'{rate:.3g}'):,.0f}" if rate >= 100 else f"{rate:.3g}"
             axes.annotate(
-                text,
+                _format_figures(rate, 3),
                 (x, rate),
                 xytext=(0, 5),
                 textcoords="offset points",

@@ -144,6 +144,7 @@ class Ladder(JsonObject):
     device: str
     device_name: str | None
     margin: float
+    rounds: int
     command: tuple[str, ...]
 
     def find_ends(self, backend: str) -> list[tuple[str, Rung, RungContender]]:
