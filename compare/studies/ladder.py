@@ -15,6 +15,7 @@ from compare.base import output, typed_json
 from compare.base.interface import INFER, Refused
 from compare.results import result_file
 from compare.results.model import Contender, Result
+from compare.results.verdicts import LEAST_ROUNDS
 from compare.settings import contenders, plan, tasks, tunings
 from compare.settings.options import Settings
 from compare.studies import ladder_rungs as rungs
@@ -247,6 +248,8 @@ class Climb:
         if state.status != REFUSED and settings.out is not None:
             output.make_folder(Path(settings.out))
             study.write_result(state, Path(settings.out))
+            if state.result is not None and state.result.spec.rounds - len(state.result.voided) < LEAST_ROUNDS:
+                self.store.remove(cell)  # void rounds: the same command times it again
         if state.result is not None:
             self._device_name = state.result.device_name
         return state

@@ -22,6 +22,7 @@ SMALL = {
     "agree": {"--epochs": "1", "--seeds": "2"},
     "scale": {"--rounds": "2", "--epochs": "1"},
     "reproduce": {"--rounds": "2"},
+    "ladder": {"--rounds": "2", "--epochs": "1", "--rungs": "compiled,larger-batch"},
 }
 MANY_ROUNDS = ("--quick", "--paper")
 CLAIM_FAILED, REFUSED, STARTED = 1, 2, 77
