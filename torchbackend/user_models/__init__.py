@@ -1,6 +1,5 @@
 """A user's own model: made by the user's factory, checked, and named by its pair's table."""
 
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from compare.base.workloads import ModelSpec, Workload
 from compare.worker import factories
 from torchbackend import roles
 from torchbackend.losses import TaskLoss
-from torchbackend.only import functional_dropout
+from torchbackend.only import functional_dropout, model_inputs
 from torchbackend.precision import Policy
 
 # Classes of stochastic depth as people copy them (timm, torchvision), and the attribute with their rate.
@@ -90,30 +89,15 @@ def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
     if missing:
         raise Refused(f"{reference}: the model has no {missing[0]!r}, which the pair's table names; match it again")
     if spec.inputs:
-        inputs, by_name = spec.inputs, takes_by_name(model, spec.inputs)
+        inputs, by_name = spec.inputs, model_inputs.takes_by_name(model, spec.inputs)
 
         def unpack(module: nn.Module, row: tuple[Any, ...], options: dict[str, Any]) -> Any:
             del module
-            values = unpack_inputs(inputs, row[0], _convert)
-            return make_arguments(inputs, values, by_name=by_name, options=options)
+            values = unpack_inputs(inputs, row[0], model_inputs.convert)
+            return model_inputs.make_arguments(inputs, values, by_name=by_name, options=options)
 
         model.register_forward_pre_hook(unpack, with_kwargs=True)
     return model, table
-
-
-def takes_by_name(model: nn.Module, inputs: Sequence[Input]) -> bool:
-    """Tell whether the model's forward has an argument of each input's name."""
-    named = inspect.signature(type(model).forward).parameters
-    return all(each.name in named for each in inputs)
-
-
-def make_arguments(
-    inputs: Sequence[Input], values: Sequence[Any], *, by_name: bool, options: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a model's call by place and by name."""
-    if by_name:
-        return (), {**options, **{each.name: value for each, value in zip(inputs, values, strict=True)}}
-    return tuple(values), options
 
 
 def make_loss(workload: Workload, policy: Policy) -> TaskLoss | None:
@@ -129,33 +113,15 @@ def make_loss(workload: Workload, policy: Policy) -> TaskLoss | None:
     return TaskLoss(workload.task, policy.parameter_dtype, function)
 
 
-def _convert(each: Input, values: torch.Tensor) -> torch.Tensor:
-    if each.below is not None:
-        return values.round().to(torch.int64)
-    return (values.movedim(-1, 1) if each.is_channels_first else values).contiguous()
-
-
-def make_inputs(inputs: Sequence[Input], batch_size: int) -> list[torch.Tensor]:
-    """Return random inputs [N, ...] of a model, as torch has their axes."""
-    random, made = torch.Generator().manual_seed(0), list[torch.Tensor]()
-    for each in inputs:
-        shape = (batch_size, *each.shape)
-        if each.below is not None:
-            made.append(torch.randint(each.below, shape, generator=random))
-            continue
-        if each.is_channels_first:
-            shape = (shape[0], shape[-1], *shape[1:-1])
-        made.append(torch.randn(shape, generator=random))
-    return made
-
-
 def _initialise_lazy(model: nn.Module, spec: ModelSpec, reference: str) -> None:
     """Run a model with lazy layers once, so that they get their shapes."""
     if not any(map(nn.parameter.is_lazy, (*model.parameters(), *model.buffers()))):
         return
     inputs = spec.inputs or (Input("", spec.image),)
-    values = make_inputs(inputs, 2)
-    arguments, options = make_arguments(inputs, values, by_name=takes_by_name(model, inputs), options={})
+    values = model_inputs.make_inputs(inputs, 2)
+    arguments, options = model_inputs.make_arguments(
+        inputs, values, by_name=model_inputs.takes_by_name(model, inputs), options={}
+    )
     model.eval()
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -17,9 +17,10 @@ from compare.worker import factories
 from torchbackend import precision
 from torchbackend.only import functional_dropout
 from torchbackend.only.call_flow import CallWatcher
+from torchbackend.only.model_inputs import make_arguments, make_inputs, takes_by_name
 from torchbackend.only.modules import neutral_shape, tensors
 from torchbackend.roles import role
-from torchbackend.user_models import build, make_arguments, make_inputs, takes_by_name
+from torchbackend.user_models import build
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
