@@ -107,14 +107,14 @@ REFUSALS = [
     (["fake", "other", "--tuning", "stok"], "'stok' in --tuning stok; did you mean 'stock'? allowed: stock, compiled"),
     (
         ["fake", "other", "--knobs", "compile,warp"],
-        "--knobs compile,warp; allowed: stock, compiled, tuned, ahead-of-time, or knobs joined by ','",
+        "--knobs compile,warp; allowed: stock, compiled, tuned, best, ahead-of-time, or knobs joined by ','",
     ),
     (
         ["fake", "other:tuned+"],
-        "other:tuned+ has an empty part; allowed: stock, compiled, tuned, ahead-of-time, or knobs",
+        "other:tuned+ has an empty part; allowed: stock, compiled, tuned, best, ahead-of-time, or knobs",
     ),
     (["--allow", "running-variance"], "--allow: a pair of your own needs --jax, --torch, --input, --classes as well"),
-    (["--jax", "a.py:b", "--input", "9x9x3"], "--jax --input: a pair of your own needs --torch, --classes as well"),
+    (["--jax", "a.py:b", "--input", "9x9x3"], "--jax --input: a pair of your own needs --classes as well"),
     (["fake", "other", "--knobs", ""], "--tuning and --knobs must not be empty"),
     (["fake", "other", "--knobs", "compile", "--tuning", "tuned"], "--tuning and --knobs exclude each other"),
     (["fake"], "a comparison needs at least two contenders, got 1: fake"),

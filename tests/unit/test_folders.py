@@ -150,12 +150,12 @@ class Reader:
 
 def test_the_training_accuracy_is_that_of_the_first_epochs_crops(parted: Path) -> None:
     train, test = made(parted, epochs=2)
-    reader = Reader()
-    found = training._measure_accuracy(reader, train, 8)  # pyright: ignore
+    reader, spec = Reader(), RunSpec(**{**SPEC, "batch_size": 8, "data": ""})
+    found = training._measure_accuracy(reader, train, spec)  # pyright: ignore
     assert found == 1.0
     assert np.array_equal(np.concatenate(reader.shown)[:19], train.values()[:19])
     assert not np.concatenate(reader.shown)[19:].any()
-    assert training._measure_accuracy(reader, test, 8) == 1.0  # pyright: ignore
+    assert training._measure_accuracy(reader, test, spec) == 1.0  # pyright: ignore
 
 
 def test_every_child_reads_the_pixels_of_the_digest(flat: Path, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def faults():
 
 kept = sys.argv[1] == "kept"
 start = psutil.Process().memory_info().rss
-with process_memory.reuse() if kept else contextlib.nullcontext():
+with process_memory.reuse_memory() if kept else contextlib.nullcontext():
     np.ones(2**25)  # the heap grows once
     before = faults()
     for _ in range(3):

@@ -244,7 +244,7 @@ def test_a_stored_scaling_is_reported_in_every_format(
         asked = ("--html", "page.html", "--markdown", "page.md", "--latex", "tables.tex", "--figures", ".")
         assert program.run("report", str(weak[1] / "result.json"), *asked)[0] == 0
         pages = {name: (program.folder / name).read_bytes() for name in program.files()}
-        assert sorted(pages) == ["page.html", "page.md", "scaling.pdf", "scaling.svg", "tables.tex"]
+        assert sorted(pages) == ["page.html", "page.md", "scaling.pdf", "scaling.png", "scaling.svg", "tables.tex"]
         row = ["fake:stock+ddp", "2", "12,800", f"0.800 (0.800{DASH}0.800)", "1.0", DASH, "pass"]
         text = pages["page.md"].decode()
         assert f"| {' | '.join(row)} |" in text

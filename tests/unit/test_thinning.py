@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compare.base import untrusted
-from compare.execution import build_result, execute, phases, round_validity
+from compare.execution import build_result, execute, phases, round_validity, run_times
 from compare.execution.round_validity import Round
 from compare.execution.run_state import RunState
 from compare.execution.telemetry import Telemetry
@@ -90,6 +90,7 @@ def test_a_result_of_many_hours_is_kept_and_says_what_is_left_out(
     plan: Any = SimpleNamespace(out=tmp_path / "out")
     monkeypatch.setattr(phases, "run_comparison", lambda *_: RunState(plan, []))
     monkeypatch.setattr(build_result, "build", lambda *_: typed(made))
+    monkeypatch.setattr(run_times, "keep", lambda *_: None)
     thinned, path = execute.execute(plan, [])
     result = model.to_json(thinned)
     assert result_file.load(path) == result
