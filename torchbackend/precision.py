@@ -42,12 +42,17 @@ class Policy:
         torch.set_default_dtype(torch.float64 if self.parameter_dtype == torch.float64 else torch.float32)
         switches = () if self.tf32 is None else _tf32_switches()
         before = [switch.fp32_precision for switch in switches]
+        older = [] if self.tf32 is None else [torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32]
         try:
+            if self.tf32 is not None:
+                _set_older_switches(self.tf32, self.tf32)
             for switch in switches:
                 switch.fp32_precision = "tf32" if self.tf32 else "ieee"
             yield
         finally:
             torch.set_default_dtype(default)
+            if older:
+                _set_older_switches(*older)
             for switch, setting in zip(switches, before, strict=True):
                 switch.fp32_precision = setting
 
@@ -74,9 +79,18 @@ def uses_tf32() -> bool:
     return {switch.fp32_precision for switch in _tf32_switches()} == {"tf32"}
 
 
-def _tf32_switches() -> tuple[Any, Any]:
-    """Return the objects with a switch `fp32_precision` for matrix products and for convolutions.
+def _set_older_switches(convolutions: bool, products: bool) -> None:
+    """Set `allow_tf32`, which AOTInductor reads. torch refuses to read it if it contradicts `fp32_precision`."""
+    torch.backends.cudnn.allow_tf32 = convolutions
+    torch.backends.cuda.matmul.allow_tf32 = products
+
+
+def _tf32_switches() -> tuple[Any, ...]:
+    """Return the objects with a switch `fp32_precision`: for matrix products, convolutions and recurrent layers.
 
     The global switch does not reach cudnn.conv, and the default there is TF32 (pytorch issue 179445).
     """
-    return torch.backends.cuda.matmul, getattr(torch.backends.cudnn, "conv")  # noqa: B009 -- no type stub has it
+    return (
+        torch.backends.cuda.matmul,
+        *(getattr(torch.backends.cudnn, name) for name in ("conv", "rnn")),  # no type stub has them
+    )

@@ -144,7 +144,7 @@ def _other_order(a: Arrays, b: Arrays, names: Sequence[str]) -> str | None:
     sums = [weights @ side for side in sides]
     orders = [np.argsort(each) for each in sums]
     same = np.allclose(sums[0][orders[0]], sums[1][orders[1]], rtol=1e-9, atol=1e-12)
-    if not same or np.array_equal(*orders):
+    if not same or np.array_equal(orders[0], orders[1]):
         return None
     layer = first.removeprefix("step1/activation/").removesuffix(".input")
     return (

@@ -67,6 +67,7 @@ def describe_arithmetic(workload: Workload) -> dict[str, Any]:
     model, task = workload.model, workload.task
     special = {"inputs": [asdict(each) for each in model.inputs]} if model.inputs else {}
     special |= {} if task is None else {"task": asdict(task)}
+    special |= {"pruned": model.pruned} if model.pruned else {}
     arguments = {key: value for key, value in model.arguments.items() if key != "names"}
     values = {
         "image": model.image,
@@ -75,6 +76,4 @@ def describe_arithmetic(workload: Workload) -> dict[str, Any]:
         "optimizer": asdict(workload.optimizer),
         "label_smoothing": workload.label_smoothing,
     }
-    if model.pruned:
-        values["model"]["pruned"] = model.pruned
     return json.loads(json.dumps(values))  # tuples become lists

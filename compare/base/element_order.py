@@ -16,6 +16,10 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 
+Made = tuple[tuple[int, ...], int | None]
+"""The indices of outputs in neutral order, and the channels of the image that they become."""
+
+
 @dataclass(frozen=True)
 class ElementOrder:
     """The places of a tensor's elements.
@@ -95,8 +99,8 @@ class Bindings:
         new: those that this trace has found.
     """
 
-    known: dict[int, tuple[tuple[int, ...], int | None]] = field(default_factory=dict)
-    new: dict[int, tuple[tuple[int, ...], int | None]] = field(default_factory=dict)
+    known: dict[int, Made] = field(default_factory=dict[int, Made])
+    new: dict[int, Made] = field(default_factory=dict[int, Made])
 
     def make(self, maker: int, shape: Sequence[int], before: ElementOrder | None) -> ElementOrder:
         """Return the order of a dense layer's output, with its features on the last axis. `before` is its input's."""

@@ -67,6 +67,6 @@ def from_json(values: Mapping[str, Any]) -> Names:
 def _crossing(values: Mapping[str, Any]) -> Crossing:
     made = dict(values)
     made["shape"] = tuple(values["shape"])
-    made["orders"] = tuple(map(tuple, values.get("orders", ())))
+    made["orders"] = tuple(tuple(order) for order in values.get("orders", ()))
     made["axes"] = tuple(values.get("axes", ()))
     return Crossing(**made)

@@ -168,7 +168,7 @@ def read_layout(values: Mapping[str, Any]) -> Layout:
 def _variable(values: Mapping[str, Any]) -> Variable:
     made = dict(values)
     made["shape"] = tuple(values["shape"])
-    made["orders"] = tuple(map(tuple, values.get("orders", ())))
+    made["orders"] = tuple(tuple(order) for order in values.get("orders", ()))
     made["axes"] = tuple(values.get("axes", ()))
     return Variable(**made)
 

@@ -236,3 +236,12 @@ def test_assigning_again_starts_again_with_the_first_scale(backend: str, monkeyp
     first = overflow_then_train(session)
     assert overflow_then_train(session) == first
     assert not first[0]
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+def test_both_kinds_of_switches_can_be_read(tf32: bool):
+    chosen = torchbackend.precision.Policy(torch.float32, torch.float32, tf32, None)
+    with chosen.scope():
+        # AOTInductor reads the older switches, and torch refuses where they contradict the others.
+        assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (tf32, tf32)
+        assert torchbackend.precision.uses_tf32() == tf32
