@@ -30,7 +30,7 @@ class JaxBackend:
     def open(self, spec: RunSpec) -> Session:
         """See `compare.base.interface.Backend`."""
         if spec.task == INFER:
-            return InferenceSession(spec)
+            return InferenceSession(spec)  # type: ignore[return-value] # it answers requests only
         if spec.knobs["parallel"] == NOT_PARALLEL or process_group.count_machines() == 1:
             return JaxSession(spec)
         if self._ranks is None:

@@ -30,7 +30,7 @@ class TorchBackend:
     def open(self, spec: RunSpec) -> Session:
         """See `compare.base.interface.Backend`."""
         if spec.task == INFER:
-            return InferenceSession(spec)
+            return InferenceSession(spec)  # type: ignore[return-value] # it answers requests only
         if spec.knobs["parallel"] == NOT_PARALLEL or spec.devices == 1:
             if self._ranks is not None:
                 self._ranks.close_session()

@@ -67,7 +67,11 @@ def _find_marked_call(equation: JaxprEqn) -> ClosedJaxpr | None:
         if inner is None:
             continue
         closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, [])
-        is_call = [atom.aval.shape for atom in equation.invars] == [atom.aval.shape for atom in closed.jaxpr.invars]
-        if is_call and equation.primitive.name not in ("scan", "while") and _RECORDED in str(closed.jaxpr):
+        shapes = [[getattr(atom.aval, "shape", None) for atom in each.invars] for each in (equation, closed.jaxpr)]
+        if (
+            shapes[0] == shapes[1]
+            and equation.primitive.name not in ("scan", "while")
+            and _RECORDED in str(closed.jaxpr)
+        ):
             return closed
     return None

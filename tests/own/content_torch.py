@@ -28,6 +28,8 @@ def dropping():
 
 
 class Scaled(nn.Module):
+    kernel: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)
@@ -45,6 +47,8 @@ def scaled():
 
 
 class Collected(nn.Module):
+    table: torch.Tensor
+
     def __init__(self):
         super().__init__()
         self.conv, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 4)

@@ -52,7 +52,7 @@ class Simple(nn.Module):
                 return jax.lax.stop_gradient(x).mean((1, 2)) if self.option else x.mean((1, 2))
             case "pooled":
                 same = ((1, 1), (1, 1))
-                x = nn.avg_pool(x, (3, 3), strides=(2, 2), padding=same, count_include_pad=bool(self.option))
+                x = nn.avg_pool(x, (3, 3), strides=(2, 2), padding=same, count_include_pad=bool(self.option))  # pyright: ignore
                 return nn.relu(nn.Conv(7, (1, 1))(x)).mean((1, 2))
             case _:
                 return x.mean((1, 2))

@@ -22,6 +22,8 @@ class Power(nn.Module):
 class Simple(nn.Module):
     """A convolution, a middle part by kind, and a dense layer."""
 
+    even: torch.Tensor
+
     def __init__(self, kind: str, option: Any = None) -> None:
         super().__init__()
         self.kind, self.option = kind, option

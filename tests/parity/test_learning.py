@@ -41,6 +41,8 @@ def test_both_backends_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch
         found.append(training.train(session, spec, dataset.train, dataset.test))
     ours, theirs = found
     np.testing.assert_allclose(np.array(ours.loss, float), np.array(theirs.loss, float), rtol=1e-3)
+    assert ours.test_accuracy is not None
+    assert theirs.test_accuracy is not None
     assert abs(ours.test_accuracy - theirs.test_accuracy) < 0.01
     for each in found:
         assert (each.loss[-1] or 0.0) < 0.92 * (each.loss[0] or 0.0)

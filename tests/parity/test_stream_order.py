@@ -74,6 +74,12 @@ def later(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
     return {name: max(first.get(name, 0), second.get(name, 0)) for name in first | second}
 
 
+class Value(int):
+    """One batch as a tensor: its number, with a dtype."""
+
+    dtype = torch.int64
+
+
 class Room:
     """Memory of one slot, written and read as a whole. It knows its last reader and writer."""
 
@@ -114,7 +120,7 @@ def streaming(patch: pytest.MonkeyPatch) -> tuple[Callable[[Sequence[int]], list
     copies = Queue("copies")
     patch.setattr(torch, "empty", lambda *sizes, pin_memory, **kind: Room(machine, on_host=pin_memory))
     patch.setattr(torch, "empty_like", lambda room, device: Room(machine, on_host=False))
-    patch.setattr(torch, "from_numpy", lambda array: int(array[0]))
+    patch.setattr(torch, "from_numpy", lambda array: Value(array[0]))
     switches = {"steps-per-dispatch": 2, "graph-capture": False, "compile": False, "channels-last": False}
     policy = type("Policy", (), {"parameter_dtype": torch.float32})
     stream = torchbackend.stream.Stream(None, policy, torch.device("cpu"), switches)  # type: ignore[arg-type]
