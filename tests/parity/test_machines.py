@@ -122,8 +122,16 @@ class Run:
         return recorded(child, self.spec(name), self._folder)
 
     def elsewhere(self) -> list[psutil.Process]:
-        """Return the processes that the second machine's samestep has started."""
-        return psutil.Process(self.second).children(recursive=True)
+        """Return the processes that the second machine's samestep has started for children.
+
+        A shell that removes its temporary folder lives as long as samestep.
+        """
+        found = list[psutil.Process]()
+        for each in psutil.Process(self.second).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if each.name() != "sh":
+                    found.append(each)
+        return found
 
     def ranks(self) -> list[psutil.Process]:
         """Return those that train, in order."""
