@@ -91,11 +91,6 @@ def test_what_befalls_a_model_while_it_is_matched_decides_the_exit_code(
     assert answer.error == f"samestep: {where}: {failure}\n"
 
 
-def test_one_side_alone_is_refused() -> None:
-    done = asked.run("agree", "--jax", LINEN, "--input", "16x16x3", "--classes", "10")
-    _refused(asked.Answer(done.returncode, done.stdout, done.stderr, {}), ("--torch",))
-
-
 @pytest.mark.parametrize(
     ("change", "said"),
     [

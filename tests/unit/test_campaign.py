@@ -259,6 +259,8 @@ def _run_stub(folder: Path, argv: list[str]) -> None:
     app.main()
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, which another test of this process may have imported
 def test_a_campaign_that_is_killed_twenty_times_runs_every_cell_once(program: Program) -> None:
     (program.folder / "c.toml").write_text(TWELVE)
     argv = ["samestep", "campaign", "c.toml", "--store", "store", "--out", "out"]

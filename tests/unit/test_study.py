@@ -195,6 +195,7 @@ def _hold(root: Path, key: str, held: Any, release: Any) -> None:
         release.wait(60)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, which another test of this process may have imported
 def test_a_cell_that_another_process_runs_is_left_to_it_and_the_others_run_first(
     store: CellStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
