@@ -173,6 +173,13 @@ def test_a_convolution_of_one_pixel_crosses_as_the_dense_layer_it_is(monkeypatch
     assert internals["update/patches.kernel"].shape == (3, 4)
 
 
+def test_a_flattened_input_is_recorded_height_first(monkeypatch: pytest.MonkeyPatch):
+    internals = pairs.session(monkeypatch, spec("flattened")).inspect(batch(8))
+    convolved = torch.from_numpy(internals["activation/conv"]).permute(0, 3, 1, 2)
+    pooled = F.max_pool2d(F.gelu(convolved, approximate="tanh"), 2).permute(0, 2, 3, 1).flatten(1)
+    np.testing.assert_array_equal(internals["activation/hidden.input"], pooled)
+
+
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @EVERY
 def test_a_layer_alone_does_as_it_does_in_the_model(monkeypatch: pytest.MonkeyPatch, factory: str, training: bool):
