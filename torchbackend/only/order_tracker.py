@@ -106,7 +106,7 @@ class OrderTracker:
         if not isinstance(value, torch.Tensor):
             return value
         order = self.get(value)
-        return value if order is None else torch.from_numpy(order.places)
+        return value if order is None else torch.from_numpy(np.ascontiguousarray(order.places))  # `view` needs it
 
     def _is_kernel(self, tensor: torch.Tensor) -> bool:
         base = tensor if tensor._base is None else tensor._base
