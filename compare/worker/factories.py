@@ -162,7 +162,7 @@ class _UserFolders:
         if found is not None and found.loader is not None:
             return found
         # As in sys.path, a folder without __init__.py comes after every package of that name.
-        others = (finder.find_spec(name, None) for finder in sys.meta_path if finder is not self)
+        others = (finder.find_spec(name, None) for finder in sys.meta_path if not isinstance(finder, _UserFolders))
         return next(filter(None, others), None) or PathFinder.find_spec(name, self.after) or found
 
     def _is_of_user(self, file: str) -> bool:
