@@ -18,6 +18,8 @@ from compare.base.interface import (
     RunSpec,
     State,
 )
+from compare.base.operation_counts import Operation
+from compare.base.profiles import Peaks, Profile
 from compare.base.workloads import ModelSpec, OptimizerSpec
 from tests.numpybackend import model
 
@@ -97,6 +99,18 @@ class NumPySession:
     def kernels(self, steps: int) -> list[Kernel]:
         self.run(steps)
         return []
+
+    def watch(self) -> None:
+        """NumPy has no layers to name."""
+
+    def profile(self, steps: int) -> Profile:
+        raise Refused("NumPy has no profiler")
+
+    def operations(self) -> list[Operation]:
+        raise Refused("NumPy traces no operations")
+
+    def peaks(self) -> Peaks:
+        raise Refused("NumPy has no profiler")
 
     def settings(self) -> dict[str, Any]:
         return {

@@ -40,7 +40,12 @@ def compare(torch: dict[str, Any], jax: dict[str, Any]) -> list[str]:
     sides = [
         [
             {
-                pair.name: draw(*chosen[pair.torch.role], pair.torch.shape, 100 * side + 10 * seed + number)
+                pair.name: draw(
+                    chosen[pair.torch.role][0],
+                    chosen[pair.torch.role][1],
+                    pair.torch.shape,
+                    100 * side + 10 * seed + number,
+                )
                 for number, pair in enumerate(matched.variables)
             }
             for seed in initialisers.SEEDS
