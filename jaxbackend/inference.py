@@ -11,12 +11,11 @@ from compare.base import descriptions
 from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
 from compare.base.names import join_path
 from compare.base.requests import Answers
+from compare.base.trace import PRODUCTS
 from compare.base.workloads import PAIR
 from jaxbackend import activations, layout, memory, models, parallel, precision, profile, resources, tuning, user_models
 from jaxbackend.only import executables, flags, folded_arrays
 from jaxbackend.only.functional import Functional, Twin, shapes
-
-_PRODUCTS = ("convolution", "transposed-convolution", "dense")
 
 Program = Callable[[Any, jax.Array], jax.Array]
 """Takes the variables and images, and returns logits."""
@@ -188,7 +187,7 @@ class InferenceSession:
         return traverse_util.unflatten_dict(
             {
                 path: array.astype(self._policy.compute_dtype)
-                if path[-1] == "kernel" and self._model.layers.get(join_path(path[:-1])) in _PRODUCTS
+                if path[-1] == "kernel" and self._model.layers.get(join_path(path[:-1])) in PRODUCTS
                 else array
                 for path, array in flat.items()
             }

@@ -124,12 +124,20 @@ class Bindings:
         wanted = image_order(order.shape, channel_axis)
         self._bind(order, wanted)
 
-    def bind_alike(self, order: ElementOrder | None, other: ElementOrder | None) -> None:
+    def _bind_alike(self, order: ElementOrder, other: ElementOrder) -> None:
         """Fix a dense layer's outputs by their use with another tensor, element by element."""
-        if order is None or other is None or order.maker is None or order.shape != other.shape:
+        if order.maker is None or order.shape != other.shape:
             return
         if other.maker is None and len(other.shape) == 2:
             self._bind(order, other)
+
+    def choose(self, alike: Sequence[ElementOrder]) -> ElementOrder:
+        """Return the order of tensors of one shape that meet element by element, and fix those that are not known."""
+        for order in alike:
+            for other in alike:
+                if order is not other:
+                    self._bind_alike(order, other)
+        return next((order for order in alike if order.maker is None), alike[0])
 
     def _bind(self, order: ElementOrder, wanted: ElementOrder) -> None:
         own, places = order.places[0].ravel(), wanted.places[0].ravel()

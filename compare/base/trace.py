@@ -23,6 +23,18 @@ ROLES = (
     "parameters",
 )
 
+PRODUCTS = ("convolution", "transposed-convolution", "dense")
+"""The roles of layers with a kernel."""
+
+NORMS: Mapping[frozenset[str], str] = {
+    frozenset("C"): "layer-norm",
+    frozenset("S"): "group-norm",
+    frozenset("SC"): "group-norm",
+    frozenset("NS"): "batch-norm",
+    frozenset("N"): "batch-norm",
+}
+"""The roles of norms by the axes that they reduce: N for the batch, S for positions, C for channels."""
+
 
 @dataclass(frozen=True)
 class Layout:

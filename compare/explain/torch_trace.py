@@ -11,6 +11,7 @@ from typing import Any
 
 from compare.base.operation_counts import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT
 from compare.base.profiles import LAYER_PREFIX, Event, Profile
+from compare.base.trace import PRODUCTS
 from compare.explain import inductor_source, work_classes
 from compare.explain.inductor_source import Program, Site
 from compare.explain.kernels import Kernel
@@ -28,7 +29,6 @@ _GRAPHS = ("## Call CompiledFxGraph", "CompiledFunctionBackward", "CompiledFunct
 _KERNELS_OF_COMPILERS = ("triton_", "cpp_fused")
 _ELEMENTWISE = "at::native::"
 _MATRIX_PRODUCTS = ("aten::mm", "aten::addmm")
-_WITH_PRODUCTS = ("dense", "convolution", "transposed-convolution")
 """Kinds of layers whose work is a product."""
 _GRADIENTS = ("aten::convolution_backward", "aten::cudnn_convolution_backward")
 
@@ -217,7 +217,7 @@ def _make_kernel(event: Event, node: _Node | None, context: _Context) -> Kernel:
     is_update = any(outer.name.startswith("Optimizer.") for outer in chain)
     is_backward = any(outer.name.startswith(_AUTOGRAD) for outer in chain)
     layer = _layer(chain, site, context, is_update)
-    if not is_update and context.profile.layers.get(layer) not in _WITH_PRODUCTS:
+    if not is_update and context.profile.layers.get(layer) not in PRODUCTS:
         layer = _product_layer(chain, context) or layer
     known = operations if site is None or not name.startswith(_KERNELS_OF_COMPILERS) else site.operations
     kinds = [context.profile.layers.get(each, "") for each in (site.layers if site else [layer])]

@@ -14,14 +14,13 @@ from jax.extend.core import get_opaque_trace_state
 from compare.base.interface import Refused
 from compare.base.names import Names
 from compare.base.task import flatten_outputs
-from compare.base.trace import AS_IT_IS, Layout
+from compare.base.trace import AS_IT_IS, PRODUCTS, Layout
 from jaxbackend import layout, roles
 from jaxbackend.only import neutral_order, replay
 from jaxbackend.only.functional import Outputs, shapes
 from jaxbackend.only.user_model import Call, UserModel, guard, spell_path
 from jaxbackend.precision import Policy
 
-_PRODUCTS = ("convolution", "transposed-convolution", "dense")
 """Roles of layers that compute in the compute dtype."""
 
 
@@ -148,7 +147,7 @@ class AdaptedModel:
 
     def _check_dtypes(self, policy: Policy) -> None:
         calls = self._find_calls(training=True)
-        products = [path for path, call in calls.items() if roles.role(call.module) in _PRODUCTS]
+        products = [path for path, call in calls.items() if roles.role(call.module) in PRODUCTS]
         dtypes = {path: calls[path].result.dtype for path in calls if isinstance(calls[path].result, jax.Array)}
         wanted = policy.compute_dtype
         if wanted in (jnp.float32, jnp.float64):

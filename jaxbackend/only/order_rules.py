@@ -114,11 +114,7 @@ class OrderRules:
         alike = [each.order for each in inputs if each.order is not None and each.order.shape == shape]
         if not alike:
             return NOTHING
-        for order in alike:
-            for other in alike:
-                if order is not other:
-                    self.bindings.bind_alike(order, other)
-        chosen = next((order for order in alike if order.maker is None), alike[0])
+        chosen = self.bindings.choose(alike)
         for each in inputs:
             if each.parameter is not None and each.indices is not None and len(shape) == 2:
                 row = each.indices.reshape(-1, each.indices.shape[-1])[0] if each.indices.ndim else each.indices

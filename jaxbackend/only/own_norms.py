@@ -4,16 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from compare.base.trace import Variable
+from compare.base.trace import NORMS, Variable
 from jaxbackend.only.program_flow import Flow
-
-_NORMS = {
-    frozenset("C"): "layer-norm",
-    frozenset("S"): "group-norm",
-    frozenset("SC"): "group-norm",
-    frozenset("NS"): "batch-norm",
-    frozenset("N"): "batch-norm",
-}
 
 
 @dataclass(frozen=True)
@@ -40,9 +32,9 @@ def find_norm(flow: Flow, call: int, variables: Sequence[tuple[Variable, int]], 
     axes = next(iter(kinds))
     named = [_name(flow, variable, number) for variable, number in variables]
     roles = [variable.role for variable in named]
-    if axes not in _NORMS or len(set(roles)) < len(roles) or not set(roles) <= {"scale", "bias", "mean", "var"}:
+    if axes not in NORMS or len(set(roles)) < len(roles) or not set(roles) <= {"scale", "bias", "mean", "var"}:
         return None
-    role = _NORMS[axes]
+    role = NORMS[axes]
     settings: dict[str, Any] = {} if roots[0] is None else {"epsilon": float(f"{roots[0]:.7g}")}
     if role == "group-norm":
         settings["groups"] = channels if axes == frozenset("S") else 1

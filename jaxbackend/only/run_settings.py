@@ -8,10 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 from flax import linen, nnx
 
+from compare.base.trace import PRODUCTS
 from jaxbackend import roles
 from jaxbackend.precision import Policy
 
-_PRODUCTS = ("convolution", "transposed-convolution", "dense")
 _TRAINING = {"train", "training", "istrain", "istraining"}
 _EVALUATION = {"eval", "evaluation", "inference", "infer", "deterministic", "test", "testing"}
 _WHOLE_NAMES = {"use_running_average": False, "use_running_stats": False}
@@ -25,7 +25,7 @@ def choose_dtype(module: Any, policy: Policy) -> Any:
     if not hasattr(module, "dtype"):
         return None
     own, wanted = module.dtype, policy.compute_dtype
-    is_product = roles.role(module) in _PRODUCTS or isinstance(module, (linen.DenseGeneral, nnx.LinearGeneral))
+    is_product = roles.role(module) in PRODUCTS or isinstance(module, (linen.DenseGeneral, nnx.LinearGeneral))
     if own is None:
         return wanted if is_product and wanted != policy.parameter_dtype else None
     is_fixed = is_product or wanted == policy.parameter_dtype

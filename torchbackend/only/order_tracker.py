@@ -154,11 +154,7 @@ class OrderTracker:
         if not alike:
             same_axes = [order for _, order in known if len(order.shape) == len(shape)]
             return element_order.resized_order(same_axes[0], shape) if same_axes else None
-        for order in alike:
-            for other in alike:
-                if order is not other:
-                    self.bindings.bind_alike(order, other)
-        chosen = next((order for order in alike if order.maker is None), alike[0])
+        chosen = self.bindings.choose(alike)
         for tensor in tensors:
             if tensor.ndim == len(shape) > 2 and (name := self._name_of(tensor)):
                 self.axes.setdefault(name, chosen.axes())
@@ -176,8 +172,3 @@ class OrderTracker:
     def _note_variable(self, name: str, axis: int, order: tuple[int, ...]) -> None:
         if name and order:
             self.variables.setdefault(name, {})[axis] = order
-
-
-def to_tensor(order: Sequence[int]) -> torch.Tensor:
-    """Return indices as a tensor."""
-    return torch.from_numpy(np.asarray(order, np.int64))

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.nn.modules import utils
 
-from compare.base.trace import Variable
+from compare.base.trace import NORMS, PRODUCTS, Variable
 from torchbackend.only.function_names import argument
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -22,15 +22,7 @@ FORMS: Mapping[str, tuple[str, Sequence[str]]] = {
     "layer_norm": ("layer-norm", ("input", "normalized_shape", "weight", "bias", "eps")),
     "group_norm": ("group-norm", ("input", "num_groups", "weight", "bias", "eps")),
 }
-_PRODUCTS = ("convolution", "transposed-convolution", "dense")
 _ROOTS = ("sqrt", "rsqrt", "pow")
-_NORMS = {
-    frozenset("C"): "layer-norm",
-    frozenset("S"): "group-norm",
-    frozenset("SC"): "group-norm",
-    frozenset("NS"): "batch-norm",
-    frozenset("N"): "batch-norm",
-}
 
 
 @dataclass(frozen=True)
@@ -82,14 +74,14 @@ class Doings:
             return None
         axes = next(iter(kinds))
         used = [self.uses.get(each.own, "") for each in variables]
-        if axes not in _NORMS or sorted(used) not in (["bias", "scale"], ["scale"], ["bias"]):
+        if axes not in NORMS or sorted(used) not in (["bias", "scale"], ["scale"], ["bias"]):
             return None
         settings = {"groups": channels if axes == frozenset("S") else 1} if "S" in axes and "N" not in axes else {}
         named = tuple(
             Variable(each.own, use, tuple(size for size in each.shape if size != 1), each.is_parameter)
             for each, use in zip(variables, used, strict=True)
         )
-        return Operation(_NORMS[axes], named, settings)
+        return Operation(NORMS[axes], named, settings)
 
 
 def find_operation(
@@ -100,7 +92,7 @@ def find_operation(
         return None
     role, form = FORMS[name]
     given = {key: argument(args, keywords, place, key, None) for place, key in enumerate(form)}
-    kinds = {"weight": "kernel" if role in _PRODUCTS else "scale", "bias": "bias"}
+    kinds = {"weight": "kernel" if role in PRODUCTS else "scale", "bias": "bias"}
     kinds |= {"running_mean": "mean", "running_var": "var"}
     variables = list[Variable]()
     for key in ("weight", "bias", "running_mean", "running_var"):
@@ -121,7 +113,7 @@ def find_operation(
 def _settings(name: str, role: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if role == "dense":
         return {}
-    if role in _PRODUCTS:
+    if role in PRODUCTS:
         return _convolution_settings(role, given)
     epsilon = 1e-5 if given.get("eps") is None else float(given["eps"])
     if role == "layer-norm":
