@@ -105,10 +105,9 @@ class KeptCertificates:
 
     def _write(self, store: Store, name: str, certificate: Certificate, state: RunState, run: ContenderRun) -> None:
         value = {"certificate": strict_json.encode(certificate), "reports": _list_reports(state.baseline, run)}
-        store.remove(KIND, self.facts[name])
         plan, baseline = state.plan, state.baseline.contender.name
         what = f"{plan.workload.name}, {plan.precision}, {plan.device}: {name} against {baseline}"
-        store.add(KIND, self.facts[name], lambda folder: _write_json(folder / _FILE, value), what)
+        store.replace_json(KIND, self.facts[name], _FILE, value, what)
 
 
 def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: int) -> dict[str, Any]:
@@ -151,10 +150,6 @@ def _without_settings(certificate: Certificate, baseline: ContenderRun, run: Con
         gates=tuple(gate for gate in certificate.gates if gate.name not in _JUDGED_ANEW),
         notes=tuple(note for note in certificate.notes if note not in remarks),
     )
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def _read_entry(entry: Entry) -> KeptCertificate | None:

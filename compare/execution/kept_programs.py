@@ -120,13 +120,13 @@ class KeptPrograms:
             with tarfile.open(target / _ARCHIVE, "w") as archive:
                 archive.add(folder, arcname=".")
 
-        self._replace(store, KIND, run, write)
+        store.replace(KIND, self.facts[name], write, self._describe(run))
         self.packed[name] = sizes
 
     def _write_times(self, store: Store, run: ContenderRun) -> None:
         assert run.cold is not None
-        text = json.dumps(asdict(run.cold))
-        self._replace(store, TIMES, run, lambda folder: _write(folder / _TIMES_FILE, text))
+        facts = self.facts[run.contender.name]
+        store.replace_json(TIMES, facts, _TIMES_FILE, asdict(run.cold), self._describe(run))
 
     def _read_times(self, store: Store, run: ContenderRun) -> None:
         entry = store.find(TIMES, self.facts[run.contender.name])
@@ -138,10 +138,9 @@ class KeptPrograms:
                 return
             run.cold = replace(cold, measured=entry.created)
 
-    def _replace(self, store: Store, kind: str, run: ContenderRun, write: Callable[[Path], None]) -> None:
-        plan, facts = self.launcher.plan, self.facts[run.contender.name]
-        store.remove(kind, facts)
-        store.add(kind, facts, write, f"{plan.workload.name}, {plan.precision}, {plan.device}: {run.contender.name}")
+    def _describe(self, run: ContenderRun) -> str:
+        plan = self.launcher.plan
+        return f"{plan.workload.name}, {plan.precision}, {plan.device}: {run.contender.name}"
 
 
 def list_facts(launcher: Launcher, state: RunState, run: ContenderRun) -> dict[str, Any]:
@@ -159,7 +158,3 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun) -> dict[s
         "spec": strict_json.encode(launcher.spec(run, data="", weights=None, seed=0)),
         "variables": launcher.variables(run),
     }
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

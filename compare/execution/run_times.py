@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from compare.base import descriptions
@@ -32,12 +31,10 @@ def find(plan: Plan) -> dict[str, float]:
 
 def keep(plan: Plan, seconds: Mapping[str, float]) -> None:
     """Keep the seconds of each phase of a complete run. Without a store, nothing is kept."""
-    text = json.dumps(seconds)
     with suppress(OSError, Refused, RuntimeError):
-        store, facts = Store(private_folder.find_root(plan.store)), _list_facts(plan)
         names = " ".join(contender.name for contender in plan.contenders)
-        store.remove(KIND, facts)
-        store.add(KIND, facts, lambda folder: _write(folder / _FILE, text), f"{plan.workload.name}, {names}")
+        store = Store(private_folder.find_root(plan.store))
+        store.replace_json(KIND, _list_facts(plan), _FILE, dict(seconds), f"{plan.workload.name}, {names}")
 
 
 def _list_facts(plan: Plan) -> dict[str, Any]:
@@ -49,7 +46,3 @@ def _list_facts(plan: Plan) -> dict[str, Any]:
         "timed": [plan.rounds, plan.stops_early],
         "machine": [environment.read_cpu_model(), cpu.count_usable_cores(), *(gpu["name"] for gpu in gpus)],
     }
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -1,6 +1,5 @@
 """Winners of `samestep tune`: the tuning `best` stands for the one of this workload, device and package versions."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,13 +51,9 @@ def keep(root: str | Path | None, place: Place, backend: str, tuning: str) -> No
         Refused: another user can change the store.
         OSError: the file system refuses.
     """
-    store, facts = Store(private_folder.find_root(root)), place.list_facts(backend)
-    store.remove(KIND, facts)
-
-    def write(folder: Path) -> None:
-        (folder / _FILE).write_text(json.dumps({"tuning": tuning}), encoding="utf-8")
-
-    store.add(KIND, facts, write, f"{backend}:{tuning} for {place.workload.name} in {place.precision}")
+    what = f"{backend}:{tuning} for {place.workload.name} in {place.precision}"
+    store = Store(private_folder.find_root(root))
+    store.replace_json(KIND, place.list_facts(backend), _FILE, {"tuning": tuning}, what)
 
 
 def find(root: str | Path | None, place: Place, backend: str) -> str | None:

@@ -119,6 +119,24 @@ class Store:
             raise OSError(f"{self._place(kind, key)} cannot be read back")
         return entry
 
+    def replace(self, kind: str, facts: Mapping[str, Any], write: Callable[[Path], None], what: str = "") -> Entry:
+        """Add an entry in place of an earlier one with these facts, and return it.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        self.remove(kind, facts)
+        return self.add(kind, facts, write, what)
+
+    def replace_json(self, kind: str, facts: Mapping[str, Any], name: str, value: Any, what: str = "") -> Entry:
+        """Add an entry with one JSON file of that name, in place of an earlier one with these facts.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        text = json.dumps(value)
+        return self.replace(kind, facts, lambda folder: _write_text(folder / name, text), what)
+
     def remove(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Delete the entry with these facts, if there is one."""
         shutil.rmtree(self._place(kind, compute_key(facts)), ignore_errors=True)
@@ -174,6 +192,10 @@ class Store:
             total += entry.size
             if total > LARGEST:
                 shutil.rmtree(entry.folder, ignore_errors=True)
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def _used(folder: Path) -> float:

@@ -131,8 +131,7 @@ class CellStore:
             (folder / _OUTCOME).write_text(json.dumps(outcome, allow_nan=False), encoding="utf-8")
 
         facts = _make_facts(cell, place)
-        self._store.remove(KIND, facts)
-        entry = self._store.add(KIND, facts, write, f"{cell.name}, {place.device}")
+        entry = self._store.replace(KIND, facts, write, f"{cell.name}, {place.device}")
         kept = _read(cell, entry)
         if kept is None:
             raise OSError(f"{entry.folder} cannot be read back")
