@@ -6,6 +6,7 @@ kept in its field `extra`, if it has one, and dropped otherwise. Nothing is chec
 schema first.
 """
 
+import json
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
@@ -39,6 +40,15 @@ def read(kind: type[_Kind], value: Any) -> _Kind:
         KeyError: for a required key that is not there.
     """
     return _reader(kind)(value)
+
+
+def to_text(value: Any) -> str:
+    """Return the JSON of an object as a text for people.
+
+    Raises:
+        ValueError: for NaN and infinity.
+    """
+    return json.dumps(write(value), indent=2, allow_nan=False)
 
 
 def write(value: Any) -> Any:

@@ -1,6 +1,5 @@
 """`samestep fit`."""
 
-import json
 import sys
 from typing import Annotated
 
@@ -39,7 +38,7 @@ def fit(
     result = fit_result.build(task, searches, ["samestep", *sys.argv[1:]])
     path = fit_result.write(result, task.plan.out)
     if as_json:
-        typer.echo(json.dumps(typed_json.write(result), indent=2, allow_nan=False))
+        typer.echo(typed_json.to_text(result))
     else:
         fit_report.render(result, Console())
         typer.echo(f"\nresult file: {path}")

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from compare.base import files, output
-from compare.base.interruptions import ENDING, REPORTED
+from compare.base import files, output, typed_json
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
+from compare.execution import execute
 from compare.report import figures
 from compare.report.plots.canvas import Picture
 from compare.settings import plan
@@ -74,12 +74,8 @@ def ladder(
     output.make_folder(folder)
     if latex is not None:
         output.make_file_folder("--latex", latex.parent)
-    try:
+    with execute.report_pause("rungs"):
         found = climb.run()
-    except ENDING as interruption:
-        typer.echo("samestep: interrupted; finished rungs are kept, and the same command goes on", err=True)
-        interruption.add_note(REPORTED)
-        raise
     picture = ladder_report.make_picture(found)
     if isinstance(picture, Picture):
         files.write({folder / f"ladder.{kind}": figures.draw(picture, kind) for kind in _PICTURES})
@@ -88,7 +84,7 @@ def ladder(
     if latex is not None:
         files.write({latex: ladder_report.make_latex(found).encode()})
     if as_json:
-        typer.echo(ladders.to_text(found))
+        typer.echo(typed_json.to_text(found))
     else:
         ladder_report.render(found, Console())
         typer.echo(f"\nladder file: {folder / ladders.FILE_NAME}")

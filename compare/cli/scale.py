@@ -1,6 +1,5 @@
 """`samestep scale`."""
 
-import json
 import sys
 from typing import Annotated
 
@@ -66,7 +65,7 @@ def scale(
         interruption.add_note(REPORTED)
         raise interruption
     if as_json:
-        typer.echo(json.dumps(typed_json.write(result), indent=2, allow_nan=False))
+        typer.echo(typed_json.to_text(result))
     else:
         scaling_report.render(result, Console())
         typer.echo(f"\nresult file: {path}")

@@ -8,11 +8,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from compare.base import output
+from compare.base import output, typed_json
 from compare.base.interface import Refused
-from compare.base.interruptions import ENDING, REPORTED
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options
+from compare.execution import execute
 from compare.report import columns
 from compare.report.sentences import DASH, make_printable
 from compare.settings import plan
@@ -68,15 +68,11 @@ def tune(
     output.make_folder(folder)
     limits = Limits(budget, None if memory is None else round(memory * _MEBIBYTE), objective, screen)
     search = Search(settings, limits, CellStore(settings.store), ["samestep", *sys.argv[1:]], folder, _report_heat)
-    try:
+    with execute.report_pause("heats"):
         found = search.run()
-    except ENDING as interruption:
-        typer.echo("samestep: interrupted; finished heats are kept, and the same command goes on", err=True)
-        interruption.add_note(REPORTED)
-        raise
     path = tuning.write(found, folder)
     if as_json:
-        typer.echo(tuning.to_text(found))
+        typer.echo(typed_json.to_text(found))
     else:
         _render(found, is_screen=screen)
         typer.echo(f"\ntuning file: {path}")

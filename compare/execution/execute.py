@@ -41,6 +41,17 @@ def report_interruption(part: str = "", until: str = "there was anything to keep
 
 
 @contextmanager
+def report_pause(what: str) -> Generator[None]:
+    """Report an interruption of a study, which keeps `what` it has finished, such as heats."""
+    try:
+        yield
+    except ENDING as interruption:
+        typer.echo(f"samestep: interrupted; finished {what} are kept, and the same command goes on", err=True)
+        interruption.add_note(REPORTED)
+        raise
+
+
+@contextmanager
 def replace_result(folder: Path, part: str = "") -> Generator[None]:
     """Report that the `with` block replaces a result in `folder`, and then delete the pictures of the old result."""
     if (folder / result_file.FILE_NAME).exists():

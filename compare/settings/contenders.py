@@ -180,6 +180,18 @@ def _ways(parallel: str | None) -> dict[str, str]:
     return ways
 
 
+def parse_backends(texts: Sequence[str], command: str) -> list[str]:
+    """Return the backends that a user names for a command that chooses the tunings itself.
+
+    Raises:
+        Refused: a contender names a tuning, or as `parse`.
+    """
+    for text in texts:
+        if ":" in text:
+            raise Refused(f"samestep {command} {text} is not allowed; allowed: backends such as torch and jax")
+    return [contender.backend for contender in parse(list(dict.fromkeys(texts)), 1)]
+
+
 def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     """Return the contenders of a command line, the first being the baseline.
 

@@ -138,13 +138,12 @@ def make(
         Refused: for anything that cannot be done, before any process starts.
     """
     machines = cluster or Cluster()
-    workload, device = resolve(settings, machines)
+    place = find_place(settings, machines)
+    workload, device = place.workload, place.device
     batch_sizes = tasks.choose_batch_sizes(settings, workload)
-    batch_size = workload.batch_size if settings.batch_size is None else settings.batch_size
     if batch_sizes is None:
-        _check_accumulation(batch_size, settings.accumulate)
+        _check_accumulation(place.batch_size, settings.accumulate)
     epochs = workload.epochs if settings.epochs is None else settings.epochs
-    place = best.Place(workload, device, settings.precision, max(batch_sizes or (batch_size,)), settings.task)
     texts = best.replace_best(spell_contenders(settings).contenders or (), settings.store, place)
     shared: dict[str, Any] = {option.name: getattr(settings, option.name) for option in fields(RunSettings)}
     shared["device"] = device
@@ -154,7 +153,7 @@ def make(
         **shared,
         contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=workload,
-        batch_size=max(batch_sizes) if batch_sizes else batch_size,
+        batch_size=place.batch_size,
         epochs=epochs,
         rounds=(settings.rounds or MOST_ROUNDS) if settings.timed else 0,
         stops_early=settings.timed and settings.rounds is None and settings.design != "sequential",
@@ -173,6 +172,18 @@ def make(
         output.check_scratch()
         output.make_folder(plan.out)
     return plan
+
+
+def find_place(settings: Settings, cluster: Cluster | None = None) -> best.Place:
+    """Return what the tuning `best` depends on: the work and the device.
+
+    Raises:
+        Refused: as `resolve`, and for batch sizes of the other task.
+    """
+    workload, device = resolve(settings, cluster)
+    sizes = tasks.choose_batch_sizes(settings, workload)
+    batch_size = workload.batch_size if settings.batch_size is None else settings.batch_size
+    return best.Place(workload, device, settings.precision, max(sizes or (batch_size,)), settings.task)
 
 
 def resolve(settings: Settings, cluster: Cluster | None = None) -> tuple[Workload, str]:

@@ -5,25 +5,21 @@ times each backend with and without the change, in the same rounds. A rung that 
 comparison of its own, and images per second are compared.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from compare.base import output, typed_json
+from compare.base import typed_json
 from compare.base.interface import INFER, Refused
 from compare.results import result_file
 from compare.results.model import Contender, Result
-from compare.results.verdicts import LEAST_ROUNDS
 from compare.settings import contenders, plan, tasks, tunings
 from compare.settings.options import Settings
 from compare.studies import ladder_rungs as rungs
 from compare.studies import study
-from compare.studies.cell_store import REFUSED, CellState, CellStore
+from compare.studies.cell_store import CellState, CellStore
 from compare.studies.cells import Cell
 from compare.studies.ladder_rungs import Change, Ground, Ladder, Rung, RungContender, Times
-from compare.studies.study import Study
 
 FILE_NAME = "ladder.json"
 ROUNDS = 3
@@ -244,12 +240,7 @@ class Climb:
 
     def _run(self, name: str, settings: Settings) -> CellState:
         cell = Cell(name, settings)
-        state = Study([cell], self.store, self.command, anywhere=False).run_cell(cell, f"{name}: ")
-        if state.status != REFUSED and settings.out is not None:
-            output.make_folder(Path(settings.out))
-            study.write_result(state, Path(settings.out))
-            if state.result is not None and state.result.spec.rounds - len(state.result.voided) < LEAST_ROUNDS:
-                self.store.remove(cell)  # void rounds: the same command times it again
+        state = study.run_alone(cell, self.store, self.command, f"{name}: ")
         if state.result is not None:
             self._device_name = state.result.device_name
         return state
@@ -307,10 +298,7 @@ def list_backends(settings: Settings) -> list[str]:
     """
     tasks.refuse_inference(settings, "ladder")
     texts = settings.contenders or contenders.list_sides(plan.find_workload(settings.workload))
-    for text in texts:
-        if ":" in text:
-            raise Refused(f"samestep ladder {text} is not allowed; allowed: backends such as torch and jax")
-    return [contender.backend for contender in contenders.parse(list(dict.fromkeys(texts)), 1)]
+    return contenders.parse_backends(texts, "ladder")
 
 
 def _name(chosen: Mapping[str, str]) -> list[str]:
@@ -367,16 +355,10 @@ def _show(
     )
 
 
-def to_text(ladder: Ladder) -> str:
-    """Return the JSON of a ladder."""
-    values: Any = typed_json.write(ladder)
-    return json.dumps(values, indent=2, allow_nan=False)
-
-
 def write(ladder: Ladder, folder: Path) -> Path:
     """Write ladder.json into a folder and return its path.
 
     Raises:
         Refused: the file system refuses.
     """
-    return result_file.replace_bytes(folder / FILE_NAME, (to_text(ladder) + "\n").encode())
+    return result_file.replace(folder / FILE_NAME, typed_json.write(ladder))

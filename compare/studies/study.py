@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 
+from compare.base import output
 from compare.base.interface import Refused
 from compare.execution import execute
 from compare.machine import nvml
-from compare.results import result_file
+from compare.results import result_file, verdicts
 from compare.settings import plan
 from compare.studies import cell_store
 from compare.studies.cell_store import PENDING, REFUSED, CellState, CellStore
@@ -112,6 +113,23 @@ class Study:
         place = find_place(result.environment.extra, result.spec.device)
         finished = CellState(cell, status, reason, path.read_bytes(), place, round(seconds, 1))
         return replace(self.store.add(finished), kept=False)
+
+
+def run_alone(cell: Cell, store: CellStore, command: Sequence[str], part: str) -> CellState:
+    """Return the state of a cell of this kind of machine, and write its result into its folder.
+
+    A cell with too few valid rounds leaves the store, so that the same command times it again. `part` starts messages.
+
+    Raises:
+        Refused, KeyboardInterrupt, SystemExit, OSError: as `write_result` and `Study.run`.
+    """
+    state, folder = Study([cell], store, command, anywhere=False).run_cell(cell, part), cell.settings.out
+    if state.result is not None and folder is not None:
+        output.make_folder(Path(folder))
+        write_result(state, Path(folder))
+        if state.result.spec.rounds - len(state.result.voided) < verdicts.LEAST_ROUNDS:
+            store.remove(cell)
+    return state
 
 
 def write_result(state: CellState, folder: Path) -> Path | None:

@@ -5,12 +5,10 @@ claims nothing, because it has no certificate. The winners are then certified wi
 the default tuning. The first candidate that agrees is named. A faster one that does not agree is listed as such.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from compare.base import typed_json
 from compare.base.interface import INFER, Refused
@@ -18,12 +16,12 @@ from compare.base.knobs import has_knobs
 from compare.base.typed_json import JsonObject
 from compare.results import result_file
 from compare.results.model import Contender, Result
-from compare.settings import best, contenders, plan, tasks
+from compare.settings import best, contenders, plan
 from compare.settings.options import Settings
-from compare.studies.cell_store import CellStore
+from compare.studies import study
+from compare.studies.cell_store import REFUSED, CellStore
 from compare.studies.cells import Cell
 from compare.studies.race import Race, Track
-from compare.studies.study import Study
 
 FILE_NAME = "tuning.json"
 TIME, ENERGY = OBJECTIVES = ("time", "energy")
@@ -117,7 +115,8 @@ class Search:
             KeyboardInterrupt, SystemExit: an interruption. Finished heats are kept, and the same command goes on.
         """
         start = monotonic()
-        workload, device = plan.resolve(self.settings)
+        place = plan.find_place(self.settings)
+        workload, device = place.workload, place.device
         backends = list_backends(self.settings)
         winner, ended, gains = dict[str, str](), dict[str, str](), dict[str, float]()
         for index, backend in enumerate(backends):
@@ -131,7 +130,7 @@ class Search:
             if found := self._certify(race):
                 name, gains[backend] = found
                 winner[backend] = f"{backend}:{name}"
-                best.keep(self.settings.store, self._make_place(device), backend, name)
+                best.keep(self.settings.store, place, backend, name)
         return Tuning(
             winner=winner,
             trials=tuple(sorted(self._trials.values(), key=lambda trial: (trial.ratio is None, trial.ratio or 0.0))),
@@ -155,13 +154,6 @@ class Search:
             may_search_long=limits.seconds >= _LONG_SEARCH_SECONDS,
             saves_memory=limits.memory_bytes is not None,
         )
-
-    def _make_place(self, device: str) -> best.Place:
-        settings = self.settings
-        workload = plan.resolve(settings)[0]
-        sizes = tasks.choose_batch_sizes(settings, workload)
-        batch_size = max(sizes) if sizes else settings.batch_size or workload.batch_size
-        return best.Place(workload, device, settings.precision, batch_size, settings.task)
 
     def _race(self, track: Track, end: float) -> Race:
         race, last = Race(track), 0.0
@@ -243,9 +235,8 @@ class Search:
             out=self.folder / f"heat-{self._count}",
         )
         cell = Cell(" ".join(names), settings)
-        study = Study([cell], self.store, self.command, anywhere=False)
-        state = study.run_cell(cell, f"heat {self._count}: ")
-        if state.status == "refused":
+        state = study.run_alone(cell, self.store, self.command, f"heat {self._count}: ")
+        if state.status == REFUSED:
             raise Refused(state.reason or "the comparison is refused")
         return state.result
 
@@ -267,15 +258,13 @@ def list_backends(settings: Settings) -> list[str]:
     """Return the backends to tune.
 
     Raises:
-        Refused: a contender names a tuning, or a backend has no knobs.
+        Refused: as `contenders.parse_backends`, or a backend has no knobs.
     """
     texts = settings.contenders or contenders.list_sides(plan.resolve(settings)[0])
-    for text in texts:
-        if ":" in text:
-            raise Refused(f"samestep tune {text} is not allowed; allowed: backends such as torch and jax")
-        if not has_knobs(text):
-            raise Refused(f"samestep tune {text}: {text} has no knobs; allowed: torch, jax")
-    return list(dict.fromkeys(texts))
+    backends = contenders.parse_backends(texts, "tune")
+    if plain := next((backend for backend in backends if not has_knobs(backend)), None):
+        raise Refused(f"samestep tune {plain}: {plain} has no knobs; allowed: torch, jax")
+    return backends
 
 
 def get_seconds(contender: Contender) -> float | None:
@@ -291,11 +280,4 @@ def write(tuning: Tuning, folder: Path) -> Path:
     Raises:
         Refused: the file system refuses.
     """
-    path = folder / FILE_NAME
-    return result_file.replace_bytes(path, (to_text(tuning) + "\n").encode())
-
-
-def to_text(tuning: Tuning) -> str:
-    """Return the JSON of what was found."""
-    values: Any = typed_json.write(tuning)
-    return json.dumps(values, indent=2, allow_nan=False)
+    return result_file.replace(folder / FILE_NAME, typed_json.write(tuning))

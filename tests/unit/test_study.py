@@ -226,3 +226,17 @@ def test_the_result_of_a_kept_cell_is_written_again_as_it_was(store: CellStore, 
     assert result_file.read(path) == state.result
     assert json.loads(path.read_bytes()) == json.loads(state.data or b"")
     assert studies.write_result(CellState(make_cell()), tmp_path / "none") is None
+
+
+def test_a_cell_whose_rounds_do_not_count_is_timed_again(
+    store: CellStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = make_cell(out=tmp_path / "cell")
+    finish(store)
+    state = studies.run_alone(cell, store, [], "")
+    assert state.result is not None
+    assert result_file.read(tmp_path / "cell" / "result.json") == state.result
+    assert store.find(cell) is not None
+    monkeypatch.setattr(studies.verdicts, "LEAST_ROUNDS", state.result.spec.rounds + 1)
+    studies.run_alone(cell, store, [], "")
+    assert store.find(cell) is None
