@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from compare.base.errors import Refused
-from compare.base.interface import Array, Arrays
+from compare.base.interface import Array, Arrays, is_buffer
 from compare.base.workloads import PAIR, ModelSpec
 
 SCORES = ("kernels", "batch-norm")
@@ -139,8 +139,8 @@ def fill(model: ModelSpec, shapes: Shapes, initial: Callable[[Shapes], Arrays]) 
 
 def full_shapes(model: ModelSpec, shapes: Shapes) -> Shapes:
     """Return the shapes of the full model's parameters and buffers, given those of the pruned model."""
-    by_path = {layer.path: layer for layer in layers(full(model))}
-    return {name: _full_shape(by_path[name.rpartition(".")[0]], shape) for name, shape in shapes.items()}
+    find = _make_finder(model)
+    return {name: _full_shape(find(name), shape) for name, shape in shapes.items()}
 
 
 def choose_channels(model: ModelSpec, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -161,8 +161,8 @@ def choose_channels(model: ModelSpec, values: Mapping[str, Array]) -> dict[str, 
 
 def cut(model: ModelSpec, values: Mapping[str, Array], kept: Mapping[str, Array]) -> Arrays:
     """Return the full model's `values` without the channels that are not `kept`."""
-    by_path = {layer.path: layer for layer in layers(full(model))}
-    return {name: _cut(by_path[name.rpartition(".")[0]], array, kept) for name, array in values.items()}
+    find = _make_finder(model)
+    return {name: _cut(find(name), array, kept) for name, array in values.items()}
 
 
 def mask(model: ModelSpec, values: Mapping[str, Array], kept: Mapping[str, Array]) -> Arrays:
@@ -171,17 +171,21 @@ def mask(model: ModelSpec, values: Mapping[str, Array], kept: Mapping[str, Array
     Kernels, biases and scales of a removed channel are zero, so its activations are zero in every layer. The network
     then computes what the pruned network computes.
     """
-    by_path = {layer.path: layer for layer in layers(full(model))}
-    masked = dict(values)
+    find, masked = _make_finder(model), dict(values)
     for name, array in values.items():
-        path, _, kind = name.rpartition(".")
-        layer = by_path[path]
-        if layer.outputs.name in kept and kind not in ("mean", "var"):
+        layer = find(name)
+        if layer.outputs.name in kept and not is_buffer(name):
             keep = np.zeros(layer.outputs.count)
             keep[kept[layer.outputs.name]] = 1
             masked[name] = array * (keep[:, None] if layer.is_transposed and array.ndim > 1 else keep)
             # On the axis of the inputs nothing needs to be zero, because the inputs are.
     return masked
+
+
+def _make_finder(model: ModelSpec) -> Callable[[str], Layer]:
+    """Return a function that finds the full model's layer of a parameter or buffer by its name."""
+    by_path = {layer.path: layer for layer in layers(full(model))}
+    return lambda name: by_path[name.rpartition(".")[0]]
 
 
 def _topology(layer: Layer) -> tuple[Any, ...]:
