@@ -120,7 +120,7 @@ def _compare_initial_values(sides: "_Sides", plan: Plan, matched: Matching) -> l
 
 
 def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
-    """Return what `resolve` returns for one model, whose tunings are compared."""
+    """Return what `resolve` returns for one model. Its tunings are compared."""
     with _start_sides(Launcher(plan, scratch)) as sides:
         plan = replace(plan, resizable=False)
         traces = {backend: reply.own for backend, reply in sides.trace(_make_trace_command(plan, [])).items()}

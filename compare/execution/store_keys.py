@@ -75,7 +75,7 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def find_sources(package: str) -> list[Path]:
-    """Return the source files of a backend or of samestep, without importing it. Return none if there are none.
+    """Return the source files of a backend or of samestep, without importing it. The list may be empty.
 
     A package may import others of its outermost package, so their files count too.
     """

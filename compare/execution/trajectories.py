@@ -64,7 +64,7 @@ class TrainingRuns:
     def list_accuracies(self, accuracies: dict[str, dict[int, float]]) -> dict[str, list[float]]:
         """Return the accuracies in the order of seeds, for contenders that have one for every seed.
 
-        NaN stands for outputs that are no classes, so that there is none.
+        NaN stands for a model without classes, which has no accuracy.
         """
         complete = {name: by_seed for name, by_seed in accuracies.items() if len(by_seed) == len(self.seeds)}
         listed = {name: [by_seed[seed] for seed in self.seeds] for name, by_seed in complete.items()}

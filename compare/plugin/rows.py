@@ -72,7 +72,7 @@ def replay_all(request: pytest.FixtureRequest, result: Result) -> None:
     """Let pytest-benchmark report a row for each contender of a comparison that a test has made by a call.
 
     A row is named after the test and the contender. From a test's second comparison on, its number comes before the
-    contender. A comparison whose rows the fixture `contender` or an earlier call has made gets none.
+    contender. A comparison whose rows the fixture `contender` or an earlier call has made gets no further row.
     """
     session: Any = getattr(request.config, "_benchmarksession", None)
     if session is None or session.skip or session.disabled:

@@ -290,7 +290,7 @@ class CallWatcher(TorchFunctionMode):
     def _name_doings(self, index: int) -> None:
         """Give a layer of no known kind the role of what it does.
 
-        If one operation is all that it does with its variables, it is that layer. Otherwise every operation is a layer
+        If it uses its variables in one operation only, it is that layer. Otherwise every operation is a layer
         of its own, and the module keeps the rest.
         """
         doings, layer = self._doings.get(index), self.layers[index]

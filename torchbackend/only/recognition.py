@@ -59,7 +59,7 @@ class Doings:
         self.has_root = self.has_root or name in _ROOTS
 
     def note_norm(self, name: str, args: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Note a norm without parameters, whose result the module scales itself."""
+        """Note a norm without parameters. The module scales its result itself."""
         axes = {"layer_norm": "C", "instance_norm": "S", "batch_norm": "NS"}.get(name)
         if name == "group_norm":
             axes = "SC" if argument(args, keywords, 1, "num_groups", None) == 1 else None
@@ -68,7 +68,7 @@ class Doings:
             self.has_root = True
 
     def find_norm(self, variables: Sequence[Variable], channels: int) -> Operation | None:
-        """Return the norm that a module computes by hand, or None if it is none."""
+        """Return the norm that a module computes by hand. Return None for other modules."""
         kinds = set(self.reductions)
         if len(kinds) != 1 or not self.has_root or not variables:
             return None

@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def make_rows(results: Sequence[Result]) -> list[tuple[Cell | None, ...]]:
-    """Return the values of `COLUMNS` for each figure. None stands for a value that there is none of."""
+    """Return the values of `COLUMNS` for each figure. None stands for a missing value."""
     rows = list[tuple[Cell | None, ...]]()
     for figure in long_form.list_figures(results):
         result, comparison = figure.row.result, figure.row.comparison
