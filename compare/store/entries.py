@@ -209,7 +209,10 @@ def _make_locked(parent: Path) -> tuple[Path, int]:
     while True:
         folder = parent / uuid.uuid4().hex
         folder.mkdir(mode=0o700)
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:  # another run has taken it for a leftover
+            continue
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
