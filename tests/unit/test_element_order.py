@@ -68,7 +68,7 @@ def test_outputs_that_become_an_image_get_its_order_in_the_next_trace() -> None:
 
 def test_outputs_that_gate_a_flattened_image_get_its_order() -> None:
     bindings, image = Bindings(), flattened()
-    bindings.bind_alike(bindings.make(3, (2, 24), image), image)
+    assert bindings.choose([bindings.make(3, (2, 24), image), image]) is image
     assert bindings.new[3][0] == image.features()
 
 
@@ -76,5 +76,5 @@ def test_outputs_of_use_in_their_own_order_are_not_bound() -> None:
     bindings = Bindings()
     made = bindings.make(0, (2, 12), None)
     bindings.bind_image(made.moved(made.places.reshape(2, 2, 2, 3)), -1)
-    bindings.bind_alike(made, own_order((2, 12)))
+    bindings.choose([made, own_order((2, 12))])
     assert bindings.new == {}

@@ -24,7 +24,7 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.worker.worker import Worker
 from tests.fakebackend import plans
-from tests.fakebackend.script import Script
+from tests.fakebackend.script import Silent
 from tests.fakebackend.session import FakeBackend
 
 CASES = (Case(8, None), Case(4, None))
@@ -186,16 +186,6 @@ def test_what_may_be_written_to_memory_is_half_of_it(
         (tmp_path / each).mkdir(parents=True)
     (tmp_path / "link").symlink_to("memory/folder")
     assert tensors.find_room(tmp_path / folder) == room
-
-
-class Silent(Script):
-    """A script without log or files."""
-
-    def at(self, place: str) -> None:
-        pass
-
-    def _claim_number(self) -> int:
-        return 0
 
 
 def test_a_record_that_fails_leaves_its_space_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

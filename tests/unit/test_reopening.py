@@ -10,7 +10,7 @@ from compare.base import workloads
 from compare.base.interface import RunSpec
 from compare.data import dataset_file, datasets
 from compare.worker.worker import Worker
-from tests.fakebackend.script import Script
+from tests.fakebackend.script import Silent
 from tests.fakebackend.session import FakeBackend, FakeSession
 
 
@@ -21,16 +21,6 @@ def spec(folder: Path, seed: int, **changes: Any) -> RunSpec:
     knobs = {"steps-per-dispatch": 1}
     told = {"precision": "float64", "device": "cpu", "batch_size": 64, "knobs": knobs, "epochs": 1, **changes}
     return RunSpec(workload="digits-cnn", seed=seed, data=str(path), **told)
-
-
-class Silent(Script):
-    """A script without log or files."""
-
-    def at(self, place: str) -> None:
-        pass
-
-    def _claim_number(self) -> int:
-        return 0
 
 
 class Counting(FakeBackend):

@@ -13,18 +13,8 @@ from compare.base.interface import RunSpec, State
 from compare.data import dataset_file, datasets
 from compare.worker import training
 from compare.worker.worker import Worker
-from tests.fakebackend.script import Script
+from tests.fakebackend.script import Silent
 from tests.fakebackend.session import FakeBackend, FakeSession
-
-
-class Silent(Script):
-    """A script without log or files."""
-
-    def at(self, place: str) -> None:
-        pass
-
-    def _claim_number(self) -> int:
-        return 0
 
 
 @pytest.fixture
