@@ -8,12 +8,17 @@ from dataclasses import dataclass
 
 from compare.machine.nvml import Device
 
-WINDOW_SECONDS = 4.0
-"""Seconds of training between two updates of the counter. A driver may update it only every 0.1 s."""
+WINDOW_SECONDS = 2.0
+"""Seconds of training. A driver updates the counter every 0.02 to 0.1 s, and both ends are updates, seen to 5 ms."""
 
-_POLL_SECONDS, _MOST_POLLS = 0.005, 60
+POLL_SECONDS = 0.005
 
-_IDLE_SECONDS, _IDLE_WINDOWS, _SETTLED = 2.0, 10, 0.05
+_MOST_POLLS = 60
+
+_IDLE_SECONDS, _IDLE_WINDOWS, _SETTLED = 1.0, 20, 0.025
+
+Look = Callable[[], None]
+"""Reads the counters. It must be called every `POLL_SECONDS` during the training."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,39 @@ class Energy:
     reason: str | None = None
 
 
-def measure(train: Callable[[], int], count: int, idle_watts: float | None = None) -> Energy:
-    """Return the energy of `count` GPUs while `train` runs. It returns its number of steps.
+class _Counter:
+    """The counter of one GPU: when it changed, and its joules then."""
+
+    def __init__(self, device: Device) -> None:
+        self._device, self._last = device, device.energy_joules()
+        self.updates = list[tuple[float, float]]()
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the GPU has a counter."""
+        return self._last is not None
+
+    def look(self) -> None:
+        """Note an update, if there is a new one."""
+        joules = self._device.energy_joules()
+        if joules is not None and joules != self._last:
+            self._last = joules
+            self.updates.append((time.monotonic(), joules))
+
+    def compute_watts(self) -> float | None:
+        """Return the mean power between the first and the last update, or None if there are not two."""
+        if len(self.updates) < 2:
+            return None
+        (start, before), (end, after) = self.updates[0], self.updates[-1]
+        return (after - before) / (end - start)
+
+
+def measure(train: Callable[[Look], int], count: int, idle_watts: float | None = None) -> Energy:
+    """Return the energy of `count` GPUs while `train` runs. It calls its argument often, and returns its steps.
 
     Both figures come from the counter. `nvmlDeviceGetPowerUsage` is an average that includes the last second's work.
-    The window begins and ends with an update of the counter, and the wait for the last one counts at idle power. If
-    `idle_watts` is None, the idle power is measured first.
+    The mean power is that between two updates during the training. If `idle_watts` is None, the idle power is measured
+    first.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -47,15 +79,38 @@ def measure(train: Callable[[], int], count: int, idle_watts: float | None = Non
         except Exception as error:
             # NVMLError is the binding's own class, or the binding is missing.
             return Energy(reason=f"no NVML: {error}")
+        counters = [_Counter(device) for device in devices]
+        if not all(counter.is_there for counter in counters):
+            return Energy(reason="this GPU has no energy counter")
         idle = _measure_idle_watts(devices) if idle_watts is None else idle_watts
-        before, start = _await_update(devices), time.monotonic()
-        steps = train()
+
+        def look() -> None:
+            for counter in counters:
+                counter.look()
+
+        start = time.monotonic()
+        steps = train(look)
         seconds = time.monotonic() - start
-        after = _await_update(devices) if idle is not None else _read_joules(devices)
-        waited = time.monotonic() - start - seconds
-    if before is None or after is None:
-        return Energy(reason="this GPU has no energy counter")
-    return Energy((after - before - (idle or 0.0) * waited) / steps, idle, steps, seconds)
+    watts = [counter.compute_watts() for counter in counters]
+    known = [power for power in watts if power is not None]
+    if len(known) < len(watts):
+        return Energy(None, idle, reason="the energy counter did not change twice during the training")
+    return Energy(sum(known) * seconds / steps, idle, steps, seconds)
+
+
+def _measure_idle_watts(devices: Sequence[Device]) -> float | None:
+    """Return the power at rest once it no longer falls, or None if it never settles. Windows end with updates."""
+    watts, before, start = math.inf, _await_update(devices), time.monotonic()
+    for _ in range(_IDLE_WINDOWS):
+        time.sleep(_IDLE_SECONDS)
+        after, end = _await_update(devices), time.monotonic()
+        if before is None or after is None:
+            return None
+        last, watts = watts, (after - before) / (end - start)
+        if watts > (1 - _SETTLED) * last:
+            return watts
+        before, start = after, end
+    return None
 
 
 def _await_update(devices: Sequence[Device]) -> float | None:
@@ -64,25 +119,6 @@ def _await_update(devices: Sequence[Device]) -> float | None:
     for _ in range(_MOST_POLLS):
         if None in first or all(device.energy_joules() != old for device, old in zip(devices, first, strict=True)):
             break
-        time.sleep(_POLL_SECONDS)
-    return _read_joules(devices)
-
-
-def _read_joules(devices: Sequence[Device]) -> float | None:
+        time.sleep(POLL_SECONDS)
     counters = [device.energy_joules() for device in devices]
     return sum(counter for counter in counters if counter is not None) if None not in counters else None
-
-
-def _measure_idle_watts(devices: Sequence[Device]) -> float | None:
-    """Return the power at rest once it no longer falls, or None if it never settles."""
-    watts = math.inf
-    for _ in range(_IDLE_WINDOWS):
-        before, start = _read_joules(devices), time.monotonic()
-        time.sleep(_IDLE_SECONDS)
-        after, seconds = _read_joules(devices), time.monotonic() - start
-        if before is None or after is None:
-            return None
-        last, watts = watts, (after - before) / seconds
-        if watts > (1 - _SETTLED) * last:
-            return watts
-    return None

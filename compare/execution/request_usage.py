@@ -1,5 +1,7 @@
 """Measure what requests take besides their latency: a cold start, memory, time of the device and energy."""
 
+from functools import partial
+
 from compare.base.commands import (
     Block,
     ChooseBatch,
@@ -8,7 +10,6 @@ from compare.base.commands import (
     MeasureDeviceTime,
     MeasureMemory,
     Open,
-    Spin,
     WarmUp,
 )
 from compare.execution import energy
@@ -16,7 +17,7 @@ from compare.execution.child import Child
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.timed_block import BLOCK_SECONDS
-from compare.execution.usage import combine_memory, explain_no_energy
+from compare.execution.usage import combine_memory, explain_no_energy, spin
 
 _MEMORY_REQUESTS = 3
 _PROFILED_REQUESTS = 20
@@ -55,8 +56,6 @@ def _measure_run(launcher: Launcher, child: Child, run: ContenderRun, start: flo
         times = child.call(WarmUp(BLOCK_SECONDS[plan.device], known.steps_per_block))
         known.device_time = child.call(MeasureDeviceTime(_PROFILED_REQUESTS))
         if known.energy is None:
-            command = Spin(energy.WINDOW_SECONDS, times.steps_per_block)
-            known.energy = energy.measure(
-                lambda command=command: child.call(command), launcher.devices_here(run), idle_watts
-            )
+            train = partial(spin, child, times.steps_per_block)
+            known.energy = energy.measure(train, launcher.devices_here(run), idle_watts)
             idle_watts = known.energy.idle_watts

@@ -1,5 +1,6 @@
 """Measure memory, energy and communication of each contender while no block is timed."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -104,5 +105,14 @@ def measure_energy(launcher: Launcher, children: Mapping[str, Child], runs: Sequ
 
 def _measure_energy(child: Child, run: ContenderRun, count: int, idle_watts: float | None) -> None:
     assert run.steps_per_block is not None  # set before the blocks
-    command = Spin(energy.WINDOW_SECONDS, run.steps_per_block)
-    run.energy = energy.measure(lambda: child.call(command), count, idle_watts)
+    run.energy = energy.measure(partial(spin, child, run.steps_per_block), count, idle_watts)
+
+
+def spin(child: Child, steps: int, look: energy.Look) -> int:
+    """Train blocks of `steps` in a child for a window of energy, call `look` meanwhile, and return the steps."""
+    command = Spin(energy.WINDOW_SECONDS, steps)
+    child.send(command)
+    while not child.has_replied(command):
+        look()
+        time.sleep(energy.POLL_SECONDS)
+    return child.reply(command)

@@ -324,66 +324,77 @@ def test_on_a_cpu_contenders_that_were_not_timed_void_a_round():
     }
 
 
-def counted(
-    monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], trained: float, known: float | None = None
-) -> energy.Energy:
-    """What is measured on a GPU that draws so many watts in each window at rest, then so many joules for 250 steps."""
-    seconds, joules, last = [0.0], [1000.0], [known or 0.0]
-    watts = iter(idle)
+class Board:
+    """GPUs on a clock of their own. Counters move every 0.1 s, and `idle` has the watts of each second at rest."""
 
-    def rest(window: float) -> None:
-        seconds[0] += window
-        last[0] = next(watts) if window > 1 else last[0]  # a short rest waits for an update of the counter
-        joules[0] += window * last[0]
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], busy: Sequence[float]) -> None:
+        self.seconds, self._idle, self._busy, self._since = 0.0, iter(idle), busy, 0.0
+        self._watts, self._millijoules = 0.0, [1e6 for _ in busy]
+        binding = scripted(nvmlDeviceGetTotalEnergyConsumption=self._read)
+        monkeypatch.setattr(nvml, "load", lambda: binding)
+        monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: self.seconds, sleep=self._rest))
 
-    def train() -> int:
-        joules[0] += trained
+    def _read(self, handle: str) -> float:
+        return self._millijoules[int(handle.removeprefix("number "))]
+
+    def _pass(self, seconds: float, watts: Sequence[float]) -> None:
+        self.seconds += seconds
+        while self.seconds - self._since > 0.0999:
+            self._since += 0.1
+            self._millijoules = [old + 100 * power for old, power in zip(self._millijoules, watts, strict=True)]
+
+    def _rest(self, window: float) -> None:
+        self._watts = next(self._idle, self._watts) if window > 0.5 else self._watts
+        for _ in range(round(window / 0.005)):
+            self._pass(0.005, [self._watts] * len(self._busy))
+
+    def train(self, look: energy.Look) -> int:
+        """Train 250 steps in two seconds, between two moments at which no counter moves."""
+        for _ in range(400):
+            self._pass(0.005, self._busy)
+            look()
         return 250
 
-    binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: 1000 * joules[0])
-    monkeypatch.setattr(nvml, "load", lambda: binding)
-    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: seconds[0], sleep=rest))
-    return energy.measure(train, 1, known)
+
+def counted(
+    monkeypatch: pytest.MonkeyPatch, idle: Sequence[float], busy: float = 2500, known: float | None = None
+) -> energy.Energy:
+    """What is measured on one GPU that draws so many watts at rest, then so many while it trains."""
+    board = Board(monkeypatch, idle, [busy])
+    return energy.measure(board.train, 1, known)
 
 
 def test_energy_is_that_of_all_gpus_together(monkeypatch: pytest.MonkeyPatch):
-    joules, seconds = {"number 0": 1000.0, "number 1": 500.0}, [0.0]
-
-    def rest(window: float) -> None:
-        seconds[0] += window
-        joules["number 0"] += 120 * window
-        joules["number 1"] += 80 * window
-
-    def train() -> int:
-        joules["number 0"] += 3000
-        joules["number 1"] += 2000
-        return 250
-
-    binding = scripted(nvmlDeviceGetTotalEnergyConsumption=lambda handle: 1000 * joules[handle])
-    monkeypatch.setattr(nvml, "load", lambda: binding)
-    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: seconds[0], sleep=rest))
-    found = energy.measure(train, 2)
-    assert (found.joules_per_step, found.idle_watts) == (pytest.approx(20), pytest.approx(200))
+    board = Board(monkeypatch, [100, 100], [1500, 1000])
+    found = energy.measure(board.train, 2)
+    assert (found.joules_per_step, found.idle_watts) == (pytest.approx(20, rel=5e-3), pytest.approx(200))
 
 
-def test_energy_is_the_counters_difference_over_the_steps(monkeypatch: pytest.MonkeyPatch):
-    found = counted(monkeypatch, [120, 120], trained=5000)
-    assert (found.joules_per_step, found.idle_watts, found.steps) == (pytest.approx(20), 120.0, 250)
-    assert found.reason is None
+def test_energy_is_the_power_between_updates_over_the_steps(monkeypatch: pytest.MonkeyPatch):
+    found = counted(monkeypatch, [120, 120])
+    assert (found.joules_per_step, found.idle_watts) == (pytest.approx(20, rel=5e-3), pytest.approx(120))
+    assert (found.steps, found.seconds, found.reason) == (250, pytest.approx(2.0), None)
 
 
 def test_a_known_idle_power_is_not_measured_again(monkeypatch: pytest.MonkeyPatch):
-    found = counted(monkeypatch, [], trained=5000, known=90.0)
-    assert (found.joules_per_step, found.idle_watts) == (pytest.approx(20, rel=1e-3), 90.0)
+    found = counted(monkeypatch, [], known=90.0)
+    assert (found.joules_per_step, found.idle_watts) == (pytest.approx(20, rel=5e-3), 90.0)
 
 
 def test_idle_power_is_that_of_a_gpu_that_has_come_to_rest(monkeypatch: pytest.MonkeyPatch):
-    assert counted(monkeypatch, [420, 260, 150, 124, 121], trained=5000).idle_watts == pytest.approx(121)
+    assert counted(monkeypatch, [420, 260, 150, 124, 122]).idle_watts == pytest.approx(122)
 
 
 def test_idle_power_that_never_settles_is_not_told(monkeypatch: pytest.MonkeyPatch):
-    falling = [1000 * 0.9**window for window in range(20)]
-    assert counted(monkeypatch, falling, trained=5000).idle_watts is None
+    falling = [1000 * 0.9**window for window in range(30)]
+    found = counted(monkeypatch, falling)
+    assert (found.idle_watts, found.joules_per_step) == (None, pytest.approx(20, rel=5e-3))
+
+
+def test_energy_of_a_counter_that_does_not_move_has_its_reason(monkeypatch: pytest.MonkeyPatch):
+    found = counted(monkeypatch, [120, 120], busy=0)
+    assert found.joules_per_step is None
+    assert found.reason == "the energy counter did not change twice during the training"
 
 
 @pytest.mark.parametrize(
@@ -395,4 +406,4 @@ def test_idle_power_that_never_settles_is_not_told(monkeypatch: pytest.MonkeyPat
 )
 def test_energy_that_is_not_told_has_its_reason(binding: Any, reason: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvml, "load", lambda: binding)
-    assert energy.measure(lambda: 1, 1) == energy.Energy(reason=reason)
+    assert energy.measure(lambda look: 1, 1) == energy.Energy(reason=reason)
