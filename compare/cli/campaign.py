@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from compare.base import output
+from compare.base.interface import Refused
 from compare.base.interruptions import ENDING, REPORTED
 from compare.cli import exit_codes, pair_options
 from compare.cli.command_line import takes_options, to_path
@@ -21,6 +23,7 @@ from compare.studies import campaign_file, campaign_report, estimate, gpu_worker
 from compare.studies.campaign_file import Campaign, CampaignCell
 from compare.studies.cell_store import FAILED, PENDING, REFUSED, UNDECIDED, CellState, CellStore
 from compare.studies.cells import find_place_here
+from compare.studies.job_array import JobArray
 from compare.studies.study import Study
 
 _LEAST_WIDTH = 100
@@ -48,6 +51,14 @@ def campaign(
             metavar="CELL", help="Run these finished cells again, as --only names them, or `failed`. Repeatable."
         ),
     ] = None,
+    executor: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="slurm runs each cell as a job of an array, local as a process here."),
+    ] = None,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="Option for sbatch, such as --partition=gpu. Repeatable."),
+    ] = None,
 ) -> None:
     """Run the comparisons of a file. The same command goes on after any interruption.
 
@@ -58,6 +69,9 @@ def campaign(
         gpu_workers.end_with_parent()
     whole = campaign_file.read(file, pair_options.make_pair, out=changes.get("out"), store=changes.get("store"))
     folder = Path(changes.get("out") or Path("samestep-out") / whole.name)
+    array = _make_array(executor, sbatch or [], file, folder, changes)
+    if array is not None:
+        whole = replace(whole, cells=[replace(each, cell=array.prepare(each.cell)) for each in whole.cells])
     chosen = campaigns.choose(whole, only or [], "--only")
     output.make_folder(folder)
     refused = campaigns.check(whole)
@@ -82,10 +96,13 @@ def campaign(
             typer.echo(make_printable(f"{state.cell.name}: {said}"))
 
     try:
-        count = gpu_workers.count_workers([states[each.cell.name] for each in chosen])
-        if count > 1:
-            gpu_workers.run(study, note, count, sys.argv[1:])
-        study.run(note)
+        if array is not None:
+            array.run(study, note)
+        else:
+            count = gpu_workers.count_workers([states[each.cell.name] for each in chosen])
+            if count > 1:
+                gpu_workers.run(study, note, count, sys.argv[1:])
+            study.run(note)
     except ENDING as interruption:
         finished = sum(state.is_finished for state in states.values())
         typer.echo(
@@ -101,6 +118,21 @@ def campaign(
     else:
         _show_end(states, [path, *pages])
     raise typer.Exit(_exit_code([states[each.cell.name] for each in chosen], undecided))
+
+
+def _make_array(
+    executor: str | None, options: Sequence[str], file: Path, folder: Path, changes: Mapping[str, Any]
+) -> JobArray | None:
+    """Return how cells become jobs, None if they run in this process."""
+    if executor is None:
+        if options:
+            raise Refused(f"--sbatch {options[0]} needs --executor slurm")
+        return None
+    store = ["--store", str(Path(changes["store"]).absolute())] if changes.get("store") else []
+    arguments = ["campaign", str(file.absolute()), "--out", str(folder), *store]
+    array = JobArray(executor, options, folder.absolute() / "jobs", arguments)
+    array.check()
+    return array
 
 
 def _write(whole: Campaign, states: Mapping[str, CellState], folder: Path, command: Sequence[str]) -> Path:

@@ -4,7 +4,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,12 +89,21 @@ def check(job: Job) -> Job:
         raise Refused(f"--nodes {job.nodes} is not allowed; allowed: 2 to 4096; one machine needs no launcher")
     if not 0 <= job.gpus <= 64:
         raise Refused(f"--gpus-per-node {job.gpus} is not allowed; allowed: 0 to 64")
-    for option in job.options:
+    check_options(job.options, _SET_BY)
+    return job
+
+
+def check_options(options: Sequence[str], set_by: Mapping[str, str]) -> None:
+    """Check options of sbatch. `set_by` has those that a job sets itself, and the allowed alternative.
+
+    Raises:
+        Refused: an option is not one of sbatch, or the job sets it itself.
+    """
+    for option in options:
         if not re.fullmatch(r"--[a-z][a-z-]*(=[^\n]+)?", option):
             raise Refused(f"--sbatch {option!r} is not allowed; allowed: an option of sbatch, as --partition=gpu")
-        if instead := _SET_BY.get(option.partition("=")[0]):
+        if instead := set_by.get(option.partition("=")[0]):
             raise Refused(f"--sbatch {option} is not allowed: the job says so itself; allowed: {instead}")
-    return job
 
 
 def submit(script: Path) -> str:

@@ -12,6 +12,11 @@ _OF_TRAINING = ("accumulate", "devices", "search_anew", "parallel")
 """Settings that change nothing of a request."""
 
 
+def list_settings_of_other_task(task: str) -> tuple[str, ...]:
+    """Return the settings that a task does not have."""
+    return (*_OF_TRAINING, "epochs") if task == INFER else ("batch_sizes",)
+
+
 def choose_batch_sizes(settings: Settings, workload: Workload) -> tuple[int, ...] | None:
     """Return the images of each kind of request, smallest first, or None for training.
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from compare.base import arguments, untrusted
-from compare.base.interface import Refused
+from compare.base.interface import INFER, Refused
 from compare.base.workloads import Workload
-from compare.settings import options
+from compare.settings import options, tasks
 from compare.settings.options import COMMAND_LINE, OWN_MODELS, SETTINGS, Settings
 from compare.settings.pair_spec import Request
 from compare.studies.cells import Cell
@@ -244,6 +244,10 @@ def _merge(defaults: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any
         left_out |= {"rounds", "quick", "paper"}
     if {"tuning", "knobs"} & own.keys():
         left_out |= {"tuning", "knobs"}
+    if "task" in own:
+        left_out |= {*tasks.list_settings_of_other_task(own["task"])}
+        if own["task"] == INFER and "batch_sizes" in {*defaults, *own}:
+            left_out.add("batch_size")
     return {name: value for name, value in defaults.items() if name not in left_out or name in own} | dict(own)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from typing import Any
 from compare.base import descriptions, early_stopping
 from compare.base.interface import Refused
 from compare.base.workloads import PAIR
+from compare.cluster.cluster import Cluster
 from compare.data import dataset_file, datasets
 from compare.execution import store_keys
 from compare.machine import environment
@@ -66,10 +67,12 @@ class Cell:
     Attributes:
         name: what differs from the other cells, in words. It is unique in the study.
         settings: the settings of the comparison. `out` is set when the cell runs.
+        cluster: the machine that the cell is planned for, None for this one.
     """
 
     name: str
     settings: Settings
+    cluster: Cluster | None = field(default=None, compare=False)
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -96,7 +99,7 @@ class Cell:
         Raises:
             Refused: there is no such device here.
         """
-        return plan.resolve(self.settings)[1]
+        return plan.resolve(self.settings, self.cluster)[1]
 
     def check(self) -> Plan:
         """Return the plan without its data, after every check that a run makes before it starts.
@@ -110,8 +113,8 @@ class Cell:
         workload = plan.find_workload(settings.workload)
         folder = None if settings.data is None else str(settings.data)
         if not datasets.is_made_for_batch(workload, folder):
-            return plan.make(settings)
-        return plan.make(settings, dataset=datasets.make_empty("made for the batch"))
+            return plan.make(settings, cluster=self.cluster)
+        return plan.make(settings, cluster=self.cluster, dataset=datasets.make_empty("made for the batch"))
 
 
 def find_place(facts: Mapping[str, Any], device: str) -> Place:

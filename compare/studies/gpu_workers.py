@@ -20,7 +20,9 @@ from compare.studies.cell_store import PENDING, CellState
 from compare.studies.study import OnChange, Study
 
 WORKER = "SAMESTEP_CAMPAIGN_WORKER"
-"""The variable that tells a process that it is one of several, with the parent's number as its value."""
+"""The variable that tells a process that it is one of several. Its value is the parent's number, or `ARRAY`."""
+ARRAY = "array"
+"""The parent is on another machine, so the process does not end with it."""
 
 _POLL_SECONDS = 2.0
 _SAMESTEP = str(Path(__file__).resolve().parents[2])
@@ -33,6 +35,8 @@ def is_worker() -> bool:
 
 def end_with_parent() -> None:
     """Let this worker end when its parent is gone, also after SIGKILL."""
+    if os.environ[WORKER] == ARRAY:
+        return
     parent = int(os.environ[WORKER])
 
     def watch() -> None:
@@ -84,11 +88,19 @@ def run(study: Study, on_change: OnChange, count: int, arguments: Sequence[str])
             worker.wait()
 
 
-def _start(gpu: str, index: int, count: int, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu, WORKER: str(os.getpid())}
+def make_command(parent: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command of a worker. `parent` is the value of `WORKER`, `arguments` are those of samestep."""
     # The folder of samestep comes last: it may be one of installed packages, and they must not hide Python's modules.
-    code = f"import sys; sys.path.append({_SAMESTEP!r}); from compare.__main__ import main; main()"
-    command = [sys.executable, "-P", "-c", code, *arguments]
+    code = (
+        f"import os, sys; os.environ[{WORKER!r}] = {parent!r}; sys.path.append({_SAMESTEP!r}); "
+        "from compare.__main__ import main; main()"
+    )
+    return [sys.executable, "-P", "-c", code, *arguments]
+
+
+def _start(gpu: str, index: int, count: int, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+    command = make_command(str(os.getpid()), arguments)
     worker = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     with suppress(psutil.Error, OSError, AttributeError):  # macOS has no affinity
         cores = psutil.Process().cpu_affinity() or []

@@ -125,6 +125,14 @@ def test_what_a_cell_says_replaces_defaults_that_exclude_it(tmp_path: Path) -> N
     assert (first.cell.settings.energy, second.cell.settings.energy) == (True, True)
 
 
+def test_defaults_of_training_are_not_for_requests(tmp_path: Path) -> None:
+    defaults = "[defaults]\nepochs = 2\nbatch_size = 8\nbatch_sizes = [1, 4]\naccumulate = 2\n"
+    train, infer = read(defaults + "[grid]\ntask = ['train', 'infer']\n", tmp_path).cells
+    assert (train.cell.settings.epochs, train.cell.settings.batch_sizes) == (2, None)
+    settings = infer.cell.settings
+    assert (settings.epochs, settings.batch_size, settings.batch_sizes, settings.accumulate) == (None, None, [1, 4], 1)
+
+
 def test_a_campaign_runs_keeps_fails_and_goes_on(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_report, "write", lambda *_: [])
     script = {"third": {"fault": "raise", "at": "start"}, "other": {"step_seconds": 2e-3}}
