@@ -7,7 +7,7 @@ torch's operations behind it. A kernel for a CPU has no comment: its nodes are t
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compare.explain.shapes import itemsize, product
 
@@ -19,6 +19,7 @@ _CALL = re.compile(
 )
 _BUFFER = re.compile(r"^\s*(\w+) = empty_strided_\w+\(\(([^()]*)\), \([^()]*\), torch\.(\w+)\)")
 _INPUT = re.compile(r"^\s*assert_size_stride\((\w+), \(([^()]*)\), \([^()]*\)")
+_REUSE = re.compile(r"^\s*(\w+) = (?:reinterpret_tensor\()?(\w+).*# reuse$")
 _WORD = re.compile(r"\b[a-zA-Z_]\w*\b")
 
 
@@ -46,39 +47,67 @@ class Program:
     sites: Mapping[str, Sequence[Site]]
 
 
+@dataclass(frozen=True)
+class _Call:
+    """One call of a kernel: what it is found by, its site so far, and the names of buffers in its line."""
+
+    key: str
+    site: Site
+    buffers: frozenset[str]
+
+
 def read(source: str, nodes: Mapping[str, str]) -> Program:
     """Return the program of a generated module. `nodes` has the layer of each node of the traced graph."""
     match = _AOT.search(source)
     name = match[1] if match else ""
     body = source[max(source.find("def call("), 0) :]
-    sites: defaultdict[str, list[Site]] = defaultdict(list)
+    calls: list[_Call] = []
     sizes: dict[str, float] = {}
-    waiting: list[tuple[str, float]] = []
+    waiting: list[tuple[str, float, frozenset[str]]] = []
     comment: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     for line in body.splitlines():
         if found := _COMMENT.match(line):
             comment = _split(found[1]), tuple(item.removeprefix("aten.") for item in _split(found[2] or ""))
         elif found := _BUFFER.match(line):
             sizes[found[1]] = product(found[2]) * itemsize(found[3])
+        elif found := _REUSE.match(line):
+            sizes[found[1]] = sizes.get(found[2], 0.0)
         elif found := _INPUT.match(line):
             sizes.setdefault(found[1], product(found[2]) * 4.0)
         elif (found := _CALL.search(line)) and not line.lstrip().startswith(("#", "def ", "import ", "from ")):
-            size = sum(sizes.get(word, 0.0) for word in set(_WORD.findall(line)))
+            words = set(_WORD.findall(line))
+            size, buffers = (
+                sum(sizes.get(word, 0.0) for word in words),
+                frozenset(word for word in words if word.startswith("buf")),
+            )
             kernel = found["kernel"]
             key = kernel or found["extern"] or found["aten"]
             if kernel and comment is None:
-                waiting.append((kernel, size))
+                waiting.append((kernel, size, buffers))
                 continue
             listed, operations = comment or ((), (key,))
             layers = _find_layers(listed, nodes)
-            for earlier, bytes_ in waiting:
-                sites[earlier].append(Site(_words(earlier), layers[:-1] or layers, bytes_))
+            calls += [_Call(e, Site(_words(e), layers[:-1] or layers, bytes_), b) for e, bytes_, b in waiting]
             waiting.clear()
-            sites[key].append(Site(operations or (key,), layers, size))
+            calls.append(_Call(key, Site(operations or (key,), layers, size), buffers))
             comment = None
-    for earlier, bytes_ in waiting:
-        sites[earlier].append(Site(_words(earlier), (), bytes_))
-    return Program(name, "backward" in name, dict(sites))
+    calls += [_Call(earlier, Site(_words(earlier), (), bytes_), buffers) for earlier, bytes_, buffers in waiting]
+    return Program(name, "backward" in name, _group_sites(calls))
+
+
+def _group_sites(calls: Sequence[_Call]) -> dict[str, list[Site]]:
+    """Return the sites by kernel. A site without layers has those of the next one that shares a buffer with it.
+
+    Nodes of a backward pass have names of their own, such as the gradient of a ReLU before a batch norm's.
+    """
+    sites: defaultdict[str, list[Site]] = defaultdict(list)
+    for index, call in enumerate(calls):
+        site = call.site
+        if not site.layers:
+            readers = (later.site.layers for later in calls[index + 1 :] if later.buffers & call.buffers)
+            site = replace(site, layers=next(filter(None, readers), ()))
+        sites[call.key].append(site)
+    return dict(sites)
 
 
 def _find_layers(names: Sequence[str], nodes: Mapping[str, str]) -> tuple[str, ...]:

@@ -19,6 +19,8 @@ OUTSIDE = "(outside layers)"
 _PRODUCTS = (*CONVOLUTIONS.values(), PRODUCT)
 _WHOLE = 0.8
 """The part of the kernels that a profile of a captured step must have."""
+_MOST_LENGTHENED = 1.1
+"""How much longer a GPU's profiled kernels may take than the timed step. A profiler adds up to 1 us to a kernel."""
 
 
 @dataclass
@@ -57,8 +59,8 @@ class StepTable:
         layers: work by layer and direction, of the uncaptured step.
         uncaptured: seconds by class of the uncaptured step, if the classes are those of a captured one; else empty.
         casts: seconds of kernels that only change a dtype.
-        excess_seconds: seconds by which the kernels exceed the timed step. On a CPU they are scaled instead.
-        scale: factor by which a CPU's operations were scaled to the timed step, because the profiler slows them down.
+        excess_seconds: seconds by which the kernels exceed the timed step, where they are not scaled to it.
+        scale: factor by which the kernels were scaled to the timed step, because the profiler lengthens them.
         kernels: the kernels of the timed step.
         steps: how many steps these kernels belong to.
     """
@@ -120,6 +122,8 @@ def build(
         busy_share = kernel_times.find_busy_share(kernels, shares, steps)
         shares = kernel_times.take_medians(kernels, shares, steps)
         scale = step_seconds * busy_share * steps / (sum(shares) or 1.0)
+    elif step_seconds < (busy := sum(shares) / steps) <= _MOST_LENGTHENED * step_seconds:
+        scale = step_seconds / busy
     classes = {name: Work() for name in CLASSES}
     for kernel, seconds in zip(kernels, shares, strict=True):
         _add(classes[kernel.work], kernel, scale * seconds / steps, steps)

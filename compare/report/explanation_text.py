@@ -107,7 +107,7 @@ def _reservations(found: Explanation) -> Iterator[str]:
                 "sum to more than the step"
             )
     for name, scale in found.scales.items():
-        yield f"the profiler changes the speed of {name} on this CPU, so its times are multiplied by {scale:.3g}"
+        yield f"the profiler changes the speed of {name}, so its times are multiplied by {scale:.3g}"
     for name, reason in found.reasons.items():
         yield f"{name} is not explained, or in part: {reason}"
     host = [f"{name} {_number(milliseconds)} ms" for name, milliseconds in found.host_milliseconds.items()]

@@ -97,7 +97,7 @@ class Explanation(JsonObject):
         findings: what makes a contender slow, the largest forecast first.
         host_milliseconds: the time in which Python starts the work of a step, by contender.
         excess_milliseconds: how much longer the kernels of the profiled step take than the timed step, by contender.
-        scales: the factor by which a CPU's operations were scaled, because the profiler slows them down.
+        scales: the factor by which kernels were scaled to the timed step, because the profiler lengthens them.
         reasons: why a contender has no explanation, or lacks a part of it.
     """
 
