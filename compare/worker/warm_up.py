@@ -8,6 +8,8 @@ from compare.base.statistics import change_point
 _TAIL, _LIMIT = 16, 64
 _SIGNIFICANT, _SHIFT = 0.05, 0.01
 _SLACK, _LARGEST_GROWTH = 1.2, 10.0
+_BLOCK_SECONDS = 0.025
+"""How long a block of the warm-up lasts at least, where timed blocks are not shorter. Every round has 16 or more."""
 
 Timed = Callable[[int], float]
 """Trains a number of steps and returns their seconds."""
@@ -23,7 +25,7 @@ def find_block_length(time: Timed, unit: int, least_seconds: float, first: int) 
 
 
 def choose_block_length(time: Timed, unit: int, least_seconds: float) -> tuple[int, list[float], bool]:
-    """Return the block length with a median duration of at least `least_seconds`, and the results of `settle`.
+    """Return the block length with a median duration of at least `least_seconds`, and what `settle` returns.
 
     One slow block may end the search too early, and steps get faster during warm-up. So check the median of settled
     blocks, and search on if it is too short.
@@ -31,10 +33,17 @@ def choose_block_length(time: Timed, unit: int, least_seconds: float) -> tuple[i
     first = unit
     while True:
         steps = find_block_length(time, unit, least_seconds, first)
-        blocks, steady = settle(time, steps)
-        if median(blocks) >= least_seconds:
+        part = shorten(steps, unit, least_seconds)
+        blocks, steady = settle(time, part)
+        seconds = median(blocks) * steps / part
+        if seconds >= least_seconds:
             return steps, blocks, steady
-        first = _lengthen(steps, unit, _SLACK * least_seconds / median(blocks))
+        first = _lengthen(steps, unit, _SLACK * least_seconds / seconds)
+
+
+def shorten(steps: int, unit: int, seconds: float) -> int:
+    """Return the steps of a warm-up's block, a multiple of `unit`, where timed blocks of `steps` last `seconds`."""
+    return unit * max(1, int(steps * min(1.0, _BLOCK_SECONDS / seconds)) // unit)
 
 
 def settle(time: Timed, steps: int) -> tuple[list[float], bool]:

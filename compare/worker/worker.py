@@ -121,10 +121,11 @@ class Worker:
         if steps is None:
             steps, blocks, steady = warm_up.choose_block_length(self._time, unit, block_seconds)
         else:
-            blocks, steady = warm_up.settle(self._time, steps)
+            blocks, steady = warm_up.settle(self._time, warm_up.shorten(steps, unit, block_seconds))
+        part = warm_up.shorten(steps, unit, block_seconds)
         return WarmUpTimes(
             first_step_seconds=first,
-            compile_seconds=max(0.0, first - unit * float(np.median(blocks)) / steps),
+            compile_seconds=max(0.0, first - unit * float(np.median(blocks)) / part),
             warmup_seconds=self._clock() - start,
             steady=steady,
             steps_per_block=steps,

@@ -66,7 +66,13 @@ def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before:
     assert steps % 4 == 0
     assert 0.1 <= steps * 0.003 < 0.2
     assert len(taken) >= 16
-    assert np.median(taken) >= 0.1
+    assert np.median(taken) * steps / warm_up.shorten(steps, 4, 0.1) >= 0.1
+
+
+def test_a_warm_up_takes_shorter_blocks_than_a_round_if_these_are_long():
+    assert warm_up.shorten(400, 4, 0.1) == 100
+    assert warm_up.shorten(400, 4, 0.02) == 400
+    assert warm_up.shorten(8, 8, 0.1) == 8
 
 
 def test_a_length_that_was_too_short_is_not_tried_again():
