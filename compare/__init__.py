@@ -5,9 +5,7 @@ The Python interface has these names, each imported at its first use. `Workload`
 agreement. An argument that is not allowed raises `Refused`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # type checkers take it for True, and the import of `typing` would delay the start
 if TYPE_CHECKING:
     from compare.api import certify as certify
     from compare.api import run as run
@@ -31,7 +29,9 @@ _WHERE = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
     if name not in _WHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_WHERE[name]), name)

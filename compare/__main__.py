@@ -1,10 +1,10 @@
 """The console script `samestep`, and `python -m compare`."""
 
 import os
-import resource
 import signal
 import sys
-from typing import NoReturn
+
+# Every other import waits until `main` handles interrupts.
 
 _LEAST_MEMORY = 2**30
 _SHORTAGES = ("Too many open files", "Cannot allocate memory", "failed to map segment", "baseline optimizations")
@@ -29,6 +29,8 @@ def main() -> None:
 
 def _check_memory_limits() -> None:
     """End if this process may have too little memory. Libraries would hang or abort in their import."""
+    import resource
+
     for limit, option in ((resource.RLIMIT_AS, "-v"), (resource.RLIMIT_DATA, "-d")):
         allowed = resource.getrlimit(limit)[0]
         if allowed != resource.RLIM_INFINITY and allowed < _LEAST_MEMORY:
@@ -39,7 +41,7 @@ def _check_memory_limits() -> None:
             sys.exit(2)
 
 
-def _interrupt(number: int, _frame: object) -> NoReturn:
+def _interrupt(number: int, _frame: object) -> None:
     """End as a signal ends a process. Some libraries would turn an exception in their import into another one."""
     os.write(2, b"samestep: interrupted\n")
     signal.signal(number, signal.SIG_DFL)

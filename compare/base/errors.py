@@ -1,4 +1,4 @@
-"""The ways in which samestep fails, and how messages are cut to length."""
+"""The ways in which samestep fails, and how messages are made short and printable."""
 
 _CUT = " ..."
 
@@ -51,3 +51,8 @@ def shorten(text: str, most: int) -> str:
         return text
     kept = text[: most - len(_CUT) + 1]
     return (kept.rpartition(" ")[0] or kept[:-1]).rstrip() + _CUT
+
+
+def make_printable(text: str) -> str:
+    """Return text with a question mark for each character that a terminal would act on."""
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -6,47 +6,72 @@ import itertools
 import os
 import signal
 import sys
-from typing import Annotated, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
 from compare import __version__
-from compare.base.errors import shorten
-from compare.base.interface import MatchingFailed, Refused
+from compare.base.errors import MatchingFailed, Refused, make_printable, shorten
 from compare.base.interruptions import REPORTED
-from compare.cli import (
-    agree,
-    bundle,
-    cache,
-    campaign,
-    compare,
-    diff,
-    exit_codes,
-    explain,
-    fit,
-    help,
-    ladder,
-    launch,
-    lists,
-    map,
-    prepared_run,
-    report,
-    reproduce,
-    scale,
-    selftest,
-    tune,
-    verify,
-)
-from compare.cli.help import CommandPage, HelpCommand
+from compare.cli import exit_codes
 from compare.cluster import launch_info
-from compare.report.sentences import make_printable
+
+if TYPE_CHECKING:
+    from compare.cli.help import CommandPage
+
+
+class Entry(NamedTuple):
+    """One line of `samestep --help`. The command is the function of its name in `compare.cli.MODULE`."""
+
+    module: str
+    summary: str
+    is_prepared: bool = False
+    """Whether the function prepares a comparison, which `prepared_run` executes."""
+
+
+COMMANDS = {
+    "compare": Entry("compare", "Train, certify and time contenders.", is_prepared=True),
+    "explain": Entry("explain", "Show why one contender is slower.", is_prepared=True),
+    "agree": Entry("agree", "Prove that contenders compute the same thing.", is_prepared=True),
+    "map": Entry("map", "Match the layers of your own pair."),
+    "report": Entry("report", "Show stored results, or write them as pages and tables."),
+    "selftest": Entry("selftest", "Prove that samestep measures correctly on this machine."),
+    "fit": Entry("fit", "Find the largest batch that fits into memory."),
+    "scale": Entry("scale", "Compare contenders on more and more devices."),
+    "tune": Entry("tune", "Search the fastest knobs of each backend."),
+    "ladder": Entry("ladder", "Show what each optimisation buys, one change per rung."),
+    "campaign": Entry("campaign", "Run the comparisons of a file."),
+    "launch": Entry("launch", "Run one comparison on several machines."),
+    "reproduce": Entry("reproduce", "Repeat the run of a stored result."),
+    "diff": Entry("diff", "Find what became slower or larger between two results."),
+    "bundle": Entry("bundle", "Pack results and all that they need into one zip file."),
+    "verify": Entry("verify", "Check a bundle or a result offline."),
+    "cache": Entry("cache", "List or delete what samestep keeps from run to run."),
+    "workloads": Entry("lists", "List what can be trained."),
+    "knobs": Entry("lists", "List the knobs, and the tunings made of them."),
+    "env": Entry("lists", "Print this machine's packages, devices and variables."),
+}
 
 _NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a number"}
 
 
 class _Commands(TyperGroup):
-    """Report a text in place of a number as samestep reports a number that is not allowed."""
+    """Import a command at its call. Report a text in place of a number like a number that is not allowed."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        del ctx
+        return _load(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:  # typer has moved the class of contexts between versions
         try:
@@ -64,6 +89,18 @@ def _read_value(option: str) -> str:
     apart = [value for name, value in itertools.pairwise(sys.argv) if name == option]
     joined = [word.partition("=")[2] for word in sys.argv if word.startswith(f"{option}=")]
     return [*joined, *apart][-1]
+
+
+def _load(name: str) -> Any:
+    """Import the module of a command. Return the command."""
+    from compare.cli import prepared_run
+    from compare.cli.help import HelpCommand
+
+    entry = COMMANDS[name]
+    function = getattr(import_module(f"compare.cli.{entry.module}"), name)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(name, cls=HelpCommand)(prepared_run.make_command(function) if entry.is_prepared else function)
+    return typer.main.get_command(app)
 
 
 app = typer.Typer(
@@ -91,43 +128,24 @@ def _root(
     ] = False,
 ) -> None:
     del version
+    here = launch_info.read(os.environ)
+    if here is None:
+        return
+    from compare.cli.launch import COMMANDS as allowed
+
     command = str(context.invoked_subcommand)
-    if command not in launch.COMMANDS and (here := launch_info.read(os.environ)):
+    if command not in allowed:
         raise Refused(
             f"{here.launcher} started samestep {command} on {here.count} machines; allowed on several: "
-            f"{', '.join(launch.COMMANDS)}"
+            f"{', '.join(allowed)}"
         )
 
 
-COMMANDS = (
-    prepared_run.make_command(compare.compare),
-    prepared_run.make_command(explain.explain),
-    prepared_run.make_command(agree.agree),
-    map.map,
-    report.report,
-    selftest.selftest,
-    fit.fit,
-    scale.scale,
-    tune.tune,
-    ladder.ladder,
-    campaign.campaign,
-    launch.launch,
-    reproduce.reproduce,
-    diff.diff,
-    bundle.bundle,
-    verify.verify,
-    cache.cache,
-    lists.workloads,
-    lists.knobs,
-    lists.env,
-)
-for command in COMMANDS:
-    app.command(cls=HelpCommand)(command)
-
-
-def make_reference() -> list[CommandPage]:
+def make_reference() -> "list[CommandPage]":
     """Return the help page of every command, for the reference in the documentation."""
-    return help.make_pages(typer.main.get_command(app))
+    from compare.cli import help
+
+    return [help.make_page(_load(name)) for name in COMMANDS]
 
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
-from compare.report.sentences import make_printable
 from compare.store import private_folder
 from compare.store.entries import Entry, Store
 

@@ -12,12 +12,13 @@ from rich.console import Console
 from rich.text import Text
 
 from compare.base import output
+from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING, REPORTED
 from compare.cli import exit_codes, pair_options
 from compare.cli.command_line import takes_options, to_path
 from compare.report import columns, terminal
-from compare.report.sentences import make_plain, make_printable
+from compare.report.sentences import make_plain
 from compare.studies import campaign as campaigns
 from compare.studies import campaign_file, campaign_report, estimate, gpu_workers
 from compare.studies.campaign_file import Campaign, CampaignCell

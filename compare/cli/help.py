@@ -99,12 +99,9 @@ class CommandPage:
     rows: Sequence[HelpRow]
 
 
-def make_pages(group: Any) -> list[CommandPage]:
-    """Return the help page of every command in a group of typer's, in its order."""
-    return [
-        CommandPage(name, textwrap.dedent(command.help or "").strip(), make_rows(command))
-        for name, command in group.commands.items()
-    ]
+def make_page(command: Any) -> CommandPage:
+    """Return the help page of a command of typer's."""
+    return CommandPage(command.name, textwrap.dedent(command.help or "").strip(), make_rows(command))
 
 
 def _sections(every: Sequence[HelpRow]) -> Iterator[tuple[str, list[HelpRow]]]:

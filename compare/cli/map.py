@@ -6,10 +6,10 @@ from dataclasses import replace
 import typer
 
 from compare.base import scratch
+from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.cli.command_line import takes_options
 from compare.execution import phases
-from compare.report.sentences import make_printable
 from compare.settings import plan
 from compare.settings.options import Settings
 

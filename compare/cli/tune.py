@@ -9,12 +9,13 @@ from rich.console import Console
 from rich.text import Text
 
 from compare.base import output, typed_json
+from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options
 from compare.execution import execute
 from compare.report import columns
-from compare.report.sentences import DASH, make_printable
+from compare.report.sentences import DASH
 from compare.settings import plan
 from compare.settings.options import HOW, Settings
 from compare.studies import tune as tuning

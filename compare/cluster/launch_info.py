@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from compare.base.interface import Refused
+from compare.base.errors import Refused
 
 TOKEN, PORT = "SAMESTEP_TOKEN", "SAMESTEP_PORT"
 SHORTEST_TOKEN = 16

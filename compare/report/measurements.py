@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from compare.base.errors import make_printable
 from compare.machine import variables
 from compare.machine.memory import DEFINITIONS
-from compare.report.sentences import DASH, format_percent, make_printable
+from compare.report.sentences import DASH, format_percent
 from compare.results.model import Contender, Latency, Training
 
 STEP_TIME = (

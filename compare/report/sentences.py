@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from compare.agreement.gates import RULES
+from compare.base.errors import make_printable
 from compare.base.interface import INFER, TRAIN
 from compare.base.workloads import ModelSpec
 from compare.data import pruning
@@ -256,11 +257,6 @@ def format_ratio_figures(ratio: Interval) -> tuple[str, str, str]:
 def count_noun(number: int, noun: str) -> str:
     """Return a number with its noun: 1 is `1 round`, 2 is `2 rounds`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def make_printable(text: str) -> str:
-    """Return text with a question mark for each character that a terminal would act on."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def make_plain(text: str) -> str:

@@ -22,12 +22,12 @@ from rich.console import Console
 
 from compare import __version__
 from compare.base import untrusted
+from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.base.typed_json import Json
 from compare.base.untrusted import SHORT, SIZE_LIMIT
 from compare.machine import environment
 from compare.report import terminal
-from compare.report.sentences import make_printable
 from compare.reproduce import archive, authorship
 from compare.reproduce.authorship import Writer
 from compare.results import result_file

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from compare.base.errors import make_printable
 from compare.report import columns
 from compare.report.measurements import time_unit
-from compare.report.sentences import format_percent, make_printable
+from compare.report.sentences import format_percent
 from compare.reproduce.regression import INCONCLUSIVE, REGRESSION, Change, is_time
 
 _MEBIBYTE = 2**20

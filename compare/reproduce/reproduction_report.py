@@ -7,11 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from compare.base.errors import make_printable
 from compare.base.typed_json import Json
 from compare.base.untrusted import SHORT
 from compare.report import columns
 from compare.report.measurements import time_unit
-from compare.report.sentences import DASH, count_noun, make_heading, make_printable
+from compare.report.sentences import DASH, count_noun, make_heading
 from compare.report.telemetry_text import list_void_rounds
 from compare.reproduce.claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, Claim
 from compare.reproduce.differences import Difference

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.report.sentences import make_heading, make_printable
+from compare.base.errors import make_printable
+from compare.report.sentences import make_heading
 from compare.reproduce.verification import Check
 from compare.results.model import Result
 

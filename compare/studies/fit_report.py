@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from compare.base.errors import shorten
+from compare.base.errors import make_printable, shorten
 from compare.report import columns
-from compare.report.sentences import DASH, make_printable
+from compare.report.sentences import DASH
 from compare.studies.fit_result import Fit, FitContender, FitSpec
 
 _MEBIBYTE = 2**20

@@ -7,12 +7,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from compare.base.errors import make_printable
 from compare.report import columns
 from compare.report.document import Report, Section, Table
 from compare.report.formats import latex
 from compare.report.palette import find_light
 from compare.report.plots.canvas import Absent, Figure, Picture, choose_colour
-from compare.report.sentences import DASH, format_percent, format_ratio_figures, make_printable
+from compare.report.sentences import DASH, format_percent, format_ratio_figures
 from compare.studies.ladder_rungs import Ladder, Rung, RungContender
 
 _MEBIBYTE = 2**20
