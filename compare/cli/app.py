@@ -41,7 +41,7 @@ COMMANDS = {
     "fit": Entry("fit", "Find the largest batch that fits into memory."),
     "scale": Entry("scale", "Compare contenders on more and more devices."),
     "tune": Entry("tune", "Search the fastest knobs of each backend."),
-    "ladder": Entry("ladder", "Show what each optimisation buys, one change per rung."),
+    "ladder": Entry("ladder", "Climb from the tutorial's form to the best known one."),
     "campaign": Entry("campaign", "Run the comparisons of a file."),
     "launch": Entry("launch", "Run one comparison on several machines."),
     "reproduce": Entry("reproduce", "Repeat the run of a stored result."),

@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from compare.cli.app import COMMANDS, make_reference
+
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys
 import compare
@@ -38,3 +40,20 @@ def test_every_module_of_compare_is_found(imported: tuple[list[str], set[str]]) 
 def test_compare_imports_no_framework_and_no_backend(imported: tuple[list[str], set[str]]) -> None:
     _, loaded = imported
     assert not FRAMEWORKS & loaded
+
+
+def test_the_help_of_the_program_imports_no_command() -> None:
+    script = (
+        "import json, sys; from compare.cli import app; sys.argv = ['samestep', '--help']\n"
+        "try: app.main()\n"
+        "finally: print(json.dumps(sorted(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout.splitlines()[-1])
+    assert not {"numpy", "rich", "compare.execution.execute"} & set(loaded)
+
+
+def test_every_line_of_the_help_begins_like_the_page_of_its_command() -> None:
+    for page in make_reference():
+        assert " ".join(page.text.split()).startswith(COMMANDS[page.name].summary.removesuffix("."))
