@@ -1,11 +1,13 @@
-"""Plant causes of slowness in torch's step on a GPU, and print what explains each one.
+"""Plant causes of slowness in torch's step on a GPU, and print what explains each one. Explain clean pairs too.
 
 python -m benchmarks.planted_causes --workload cifar-cnn
+
+A clean pair is one contender twice. It must have no finding.
 """
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +19,17 @@ from compare.explain.findings import Side
 
 _STEPS = 5
 _CLEAN = "channels-last+fused-optimizer+kernel-search"
+_CLEAN_PAIRS = [
+    (workload, tuning, precision)
+    for workload in ("cifar-cnn", "digits-cnn")
+    for tuning, precision in (
+        ("stock", "float32"),
+        ("stock", "bfloat16"),
+        ("compiled", "float32"),
+        ("compiled", "bfloat16"),
+        (_CLEAN, "float32"),
+    )
+]
 
 
 def main() -> None:
@@ -48,11 +61,18 @@ def main() -> None:
             explain("planted", tuning, precision, options, plant),
             explain("clean", clean, other, options, None),
         ]
-        print(
-            f"== {cause}: {1e3 * sides[0].table.step_seconds:.3g} ms, {1e3 * sides[1].table.step_seconds:.3g} ms clean"
-        )
-        for finding in findings.find(sides):
-            print(f"   {finding.contender}: {finding.text}", flush=True)
+        _print(cause, sides)
+    for workload, tuning, precision in _CLEAN_PAIRS:
+        options.workload = workload
+        pair = [explain(name, tuning, precision, options, None) for name in ("first", "second")]
+        _print(f"nothing ({workload}, {tuning}, {precision})", pair)
+
+
+def _print(cause: str, sides: Sequence[Side]) -> None:
+    times = " and ".join(f"{1e3 * side.table.step_seconds:.3g} ms" for side in sides)
+    print(f"== {cause}: {times}")
+    for finding in findings.find(sides):
+        print(f"   {finding.contender}: {finding.text}", flush=True)
 
 
 def explain(name: str, tuning: str, precision: str, options: Any, plant: Callable[[Any], Any] | None) -> Side:
@@ -65,7 +85,7 @@ def explain(name: str, tuning: str, precision: str, options: Any, plant: Callabl
         plain = layer.forward
         layer.forward = lambda images: plain(plant(images))
     session.watch()
-    session.run(5)
+    session.run(_STEPS)
     session.wait()
     profile = session.profile(_STEPS)
     start = time.perf_counter()
