@@ -8,7 +8,7 @@ from unittest import mock
 import jax
 from jax.extend.core import ClosedJaxpr
 
-from compare.base import scopes
+from compare.base import names
 from compare.base.operation_counts import (
     CONVOLUTION,
     DATA_GRADIENT,
@@ -58,10 +58,10 @@ def _walk(
 def _operation(
     equation: Any, stack: str, layers: Collection[str], sizes: set[tuple[str, int]], times: int
 ) -> Operation:
-    layer = scopes.find_layer(stack, layers)
+    layer = names.find_layer(stack, layers)
     output = equation.outvars[0].aval.shape
     direction = FORWARD
-    if scopes.is_backward(stack, layer):
+    if names.is_backward(stack, layer):
         direction = WEIGHT_GRADIENT if _is_of_weights(equation, layer, output, sizes) else DATA_GRADIENT
     if equation.primitive.name == "conv_general_dilated":
         return Operation(layer, CONVOLUTION, direction, times * _convolution(equation, output))

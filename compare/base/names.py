@@ -4,11 +4,14 @@ Neutral names are those of the torch model: a layer's dotted path, a variable's 
 travels as JSON inside `ModelSpec.arguments`.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from compare.base.trace import Layout, read_layout
+
+_SEPARATORS = re.compile(r"[/()]+")  # of scopes in the name of an operation
 
 
 @dataclass(frozen=True)
@@ -70,3 +73,18 @@ def _crossing(values: Mapping[str, Any]) -> Crossing:
     made["orders"] = tuple(tuple(order) for order in values.get("orders", ()))
     made["axes"] = tuple(values.get("axes", ()))
     return Crossing(**made)
+
+
+def find_layer(name: str, layers: Collection[str]) -> str:
+    """Return the innermost layer among the scopes of a name such as `jit(f)/transpose(jvp(stem.conv))/add`, or ""."""
+    return next((scope for scope in reversed(_SEPARATORS.split(name)) if scope in layers), "")
+
+
+def is_backward(name: str, layer: str) -> bool:
+    """Tell whether an operation of that name belongs to the backward pass of its layer.
+
+    A transposed convolution is itself the transpose of another one. So only scopes down to the layer's own count.
+    """
+    parts = name.split("/")
+    own = next((index for index, part in enumerate(parts) if layer and layer in _SEPARATORS.split(part)), len(parts))
+    return any("transpose(" in part for part in parts[: own + 1])

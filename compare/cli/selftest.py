@@ -11,8 +11,7 @@ from rich.console import Console
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options
 from compare.execution import execute, progress
-from compare.settings.naming import DEFAULT_CONTENDERS
-from compare.settings.options import Settings
+from compare.settings.options import DEFAULT_CONTENDERS, Settings
 from compare.studies import selftest as selftests
 
 

@@ -17,7 +17,7 @@ from compare.cluster import launch_info, wire
 from compare.cluster.launch_info import LaunchInfo
 from compare.cluster.wire import Wire
 from compare.machine import variables
-from compare.store import programs
+from compare.store import private_folder
 
 GONE = 3
 
@@ -85,7 +85,7 @@ class Shares:
 
     def _start(self, share: int, command: dict[str, Any]) -> Message:
         try:
-            kept = programs.find_folder(self._scratch / "cache-kept")
+            kept = private_folder.find_programs(self._scratch / "cache-kept")
         except Refused as refusal:
             return {"error": str(refusal)}
         folder = kept if command["cache"] is None else self._scratch / str(command["cache"])

@@ -23,7 +23,7 @@ from compare.machine import cpu, variables
 from compare.settings import revisions, tunings
 from compare.settings.pair_spec import CODE_ROOT
 from compare.settings.plan import Plan
-from compare.store import programs
+from compare.store import private_folder
 
 # Whether work that is not timed may run beside other work. On a CPU, threads would compete for cores.
 BESIDE_OTHERS = {"cpu": False, "cuda": True}
@@ -238,7 +238,7 @@ class Launcher:
             added |= variables.make_explained_environment(backend, added, self.plan.device, captured=captured)
         if beside:
             added |= variables.make_thread_environment(max(1, cpu.count_usable_cores() // (beside + 1)), os.environ)
-        kept = programs.find_folder(self.scratch / "cache-kept", self.plan.store)
+        kept = private_folder.find_programs(self.scratch / "cache-kept", self.plan.store)
         folder = kept if cache is None else self.scratch / cache
         own = added | variables.make_cache_environment(backend, folder, kept)
         own |= variables.make_temporary_environment(self.scratch)

@@ -41,7 +41,7 @@ from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.timed_block import BLOCK_SECONDS
 from compare.settings.plan import Plan
-from compare.store import programs
+from compare.store import private_folder
 from compare.user_models.match_report import Pairing
 
 _CHILDREN_BEFORE_ROUNDS = 2
@@ -119,7 +119,7 @@ def describe_model(plan: Plan) -> ModelInfo | None:
 def _scratch(plan: Plan) -> Generator[Path]:
     """Make a scratch folder that holds the plan's dataset."""
     with scratch.open_folder() as folder:
-        programs.find_folder(folder, plan.store)  # refused before the run, if another user can change it
+        private_folder.find_programs(folder, plan.store)  # refused before the run, if another user can change it
         dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
         yield folder
 

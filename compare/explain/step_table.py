@@ -8,19 +8,22 @@ from dataclasses import dataclass, field, replace
 from compare.base.operation_counts import CONVOLUTION, Operation
 from compare.base.profiles import Peaks, Profile
 from compare.explain import kernels as kernel_times
-from compare.explain import roofline, torch_trace, xla_trace
+from compare.explain import torch_trace, xla_trace
 from compare.explain.kernels import Kernel
 from compare.explain.work_classes import CLASSES, CONVOLUTIONS, IDLE, PRODUCT, UNATTRIBUTED
 
 OUTSIDE = "(outside layers)"
 """Stands for work that belongs to no single layer, such as the loss."""
 
-
 _PRODUCTS = (*CONVOLUTIONS.values(), PRODUCT)
 _WHOLE = 0.8
 """The part of the kernels that a profile of a captured step must have."""
 _MOST_LENGTHENED = 1.1
 """How much longer a GPU's profiled kernels may take than the timed step. A profiler adds up to 1 us to a kernel."""
+
+BYTES, ARITHMETIC, LAUNCHES = "bytes", "arithmetic", "launches"
+_SHORT_KERNEL_SECONDS = 1e-5
+_FAR_FROM_PEAK = 0.2
 
 
 @dataclass
@@ -33,7 +36,7 @@ class Work:
         bytes: bytes per step, from the kernels' shapes.
         flops: operations of convolutions and products per step, from the traced step.
         names: seconds by name of a kernel.
-        share, limit: as `compare.explain.roofline.judge` returns them.
+        share, limit: as `judge_roofline` returns them.
     """
 
     seconds: float = 0.0
@@ -133,7 +136,7 @@ def build(
     layers = _layers(open_kernels, open_shares, uncaptured.steps, scale)
     _count(operations, classes, layers)
     for work in (*classes.values(), *layers.values()):
-        work.share, work.limit = roofline.judge(work.seconds, work.kernels, work.bytes, work.flops, peaks)
+        work.share, work.limit = judge_roofline(work.seconds, work.kernels, work.bytes, work.flops, peaks)
     return StepTable(
         step_seconds,
         classes,
@@ -232,3 +235,24 @@ def _nearest_product(model: Sequence[Kernel], place: int) -> Kernel | None:
     """Return the convolution or product that is nearest to a place of the model."""
     places = [index for index, kernel in enumerate(model) if kernel.work in _PRODUCTS]
     return model[min(places, key=lambda index: abs(index - place))] if places else None
+
+
+def judge_roofline(
+    seconds: float, kernels: float, size: float, flops: float, peaks: Peaks
+) -> tuple[float | None, str | None]:
+    """Return the least possible time over the time taken, at most 1, and the limit.
+
+    Launches are the limit of many short kernels that are far from both peaks. Without bytes, operations and time there
+    is neither figure.
+    """
+    if seconds <= 0:
+        return None, None
+    by_bytes = size / peaks.bandwidth_bytes_per_second if peaks.bandwidth_bytes_per_second else 0.0
+    by_flops = flops / peaks.flops_per_second if peaks.flops_per_second else 0.0
+    least = max(by_bytes, by_flops)
+    if not least:
+        return None, None
+    share = min(1.0, least / seconds)
+    if share < _FAR_FROM_PEAK and kernels and seconds / kernels < _SHORT_KERNEL_SECONDS:
+        return share, LAUNCHES
+    return share, BYTES if by_bytes >= by_flops else ARITHMETIC

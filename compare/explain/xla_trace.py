@@ -7,7 +7,7 @@ scopes JAX traced it. A CPU runs instructions as calls or as loops over parts. B
 import re
 from collections.abc import Mapping
 
-from compare.base import scopes
+from compare.base import names
 from compare.base.operation_counts import DATA_GRADIENT, FORWARD, WEIGHT_GRADIENT
 from compare.base.profiles import UPDATE_SCOPE, Event, Profile
 from compare.explain import hlo_text, work_classes
@@ -46,7 +46,7 @@ def _make_kernel(
     own_name = work_classes.classify_name(name)
     if instruction is None:
         return Kernel(name, begin, end, lane, own_name or work_classes.UNATTRIBUTED)
-    found = [scopes.find_layer(op_name, layers) for op_name in instruction.op_names]
+    found = [names.find_layer(op_name, layers) for op_name in instruction.op_names]
     named = list(dict.fromkeys(filter(None, found)))
     is_update = bool(instruction.op_names) and UPDATE_SCOPE in instruction.op_names[0].split("/")
     work = work_classes.classify_xla(instruction.opcodes, [layers[each] for each in named], is_update)
@@ -76,7 +76,7 @@ def _direct(
     work: str, name: str, instruction: Instruction, layer: str, is_update: bool, sizes: set[tuple[str, int]]
 ) -> tuple[str, str]:
     """Return the class with its direction, and the direction."""
-    is_backward = any(scopes.is_backward(op_name, layer) for op_name in instruction.op_names[:1])
+    is_backward = any(names.is_backward(op_name, layer) for op_name in instruction.op_names[:1])
     is_kernel = (layer, instruction.output) in sizes
     if work == CONVOLUTIONS[FORWARD]:
         direction = instruction.gradient or _gradient_in_name(name)

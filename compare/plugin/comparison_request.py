@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compare.settings import naming, options
+from compare.settings import options
 from compare.settings.options import Settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class ComparisonRequest(NamedTuple):
     @property
     def names(self) -> list[str]:
         """The contenders' names, unique within the comparison."""
-        return naming.make_names(self.contenders)
+        return options.make_names(self.contenders)
 
     @property
     def key(self) -> str:
@@ -76,7 +76,7 @@ def merge(*layers: Mapping[str, Any]) -> ComparisonRequest:
     allowed = SETTINGS
     if unknown := sorted(settings.keys() - allowed):
         raise TypeError(f"samestep has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
-    contenders = settings.pop("contenders", naming.DEFAULT_CONTENDERS)
+    contenders = settings.pop("contenders", options.DEFAULT_CONTENDERS)
     if isinstance(contenders, str) or not all(isinstance(text, str) for text in contenders):
         raise TypeError(f"contenders={contenders!r} is not allowed; allowed: a list such as ['torch:tuned', 'jax']")
     check = settings.pop("check", True)

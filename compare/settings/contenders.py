@@ -8,7 +8,7 @@ from compare.base.interface import Refused
 from compare.base.knobs import PARALLEL, PARALLEL_WORDS, has_knobs
 from compare.base.workloads import PAIR, Workload
 from compare.machine import environment
-from compare.settings import backends, naming, tunings
+from compare.settings import backends, options, tunings
 
 DEFAULT_TUNING = "compiled"
 PLAIN_CONTENDERS = ("torch:stock", "jax:pieces")
@@ -71,7 +71,7 @@ _ALONE: Mapping[str, tuple[str, str]] = {
 def choose_default_contenders(workload: Workload) -> tuple[str, ...]:
     """Return the contenders of a comparison that nobody has named."""
     sides = list_sides(workload)
-    return _ALONE[sides[0]] if len(sides) == 1 else naming.DEFAULT_CONTENDERS
+    return _ALONE[sides[0]] if len(sides) == 1 else options.DEFAULT_CONTENDERS
 
 
 def choose_certificate_contenders(workload: Workload) -> tuple[str, ...]:
@@ -90,8 +90,8 @@ def choose_plain_contenders(workload: Workload) -> tuple[str, ...]:
 def list_sides(workload: Workload) -> tuple[str, ...]:
     """Return the backends that have a model: those of a user's models, and all for a built-in workload."""
     if workload.model.family != PAIR:
-        return naming.DEFAULT_CONTENDERS
-    return tuple(backend for backend in naming.DEFAULT_CONTENDERS if backend in workload.model.arguments)
+        return options.DEFAULT_CONTENDERS
+    return tuple(backend for backend in options.DEFAULT_CONTENDERS if backend in workload.model.arguments)
 
 
 def is_alone(workload: Workload) -> bool:
@@ -203,7 +203,7 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
     if len(texts) < least:
         raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []
-    for text, name in zip(texts, naming.make_names(texts), strict=True):
+    for text, name in zip(texts, options.make_names(texts), strict=True):
         plain, revision = split_revision(text)
         backend, colon, tuning = plain.partition(":")
         known = backends.find_all()

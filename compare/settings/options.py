@@ -45,6 +45,7 @@ DESIGNS: Mapping[str, str] = {
     "sequential": "all rounds of one contender, then all of the next: shows what a bad design does, and is INVALID",
 }
 
+DEFAULT_CONTENDERS = ("torch", "jax")
 UNDECIDED = ("pass", "fail", "skip")
 """What an INCONCLUSIVE verdict does to a command or a test."""
 
@@ -768,6 +769,15 @@ def list_options(command: str) -> list[Option]:
 def list_python_names(command: str) -> list[str]:
     """Return the names of the settings that Python has for a command's work, in alphabetical order."""
     return sorted(name for name, option in SETTINGS.items() if command in option.commands and option.in_python)
+
+
+def make_names(texts: Sequence[str]) -> list[str]:
+    """Return a unique name for each contender as written. The second `torch` is named `torch#2`."""
+    names: list[str] = []
+    for index, text in enumerate(texts):
+        earlier = texts[:index].count(text)
+        names.append(text if not earlier else f"{text}#{earlier + 1}")
+    return names
 
 
 def to_spec(plan: RunSettings) -> dict[str, Any]:

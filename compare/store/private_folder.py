@@ -47,6 +47,21 @@ def make(folder: Path) -> Path:
     return folder
 
 
+def find_programs(otherwise: Path, store: str | Path | None = None) -> Path:
+    """Return the folder for compiled programs of all runs, or `otherwise` if this user can have none.
+
+    `store` is the folder of the store, if the user names one.
+
+    Raises:
+        Refused: another user can change the folder.
+    """
+    try:
+        folder = make(find_root(store) / "programs")
+    except (OSError, RuntimeError):  # no home, one that cannot be written to, or a file in its place
+        return otherwise
+    return folder if os.access(folder, os.W_OK | os.X_OK) else otherwise
+
+
 def check(folder: Path) -> None:
     """Check that no other user can change a folder or put another in its place.
 

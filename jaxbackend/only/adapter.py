@@ -16,12 +16,10 @@ from compare.base.names import Names
 from compare.base.task import flatten_outputs
 from compare.base.trace import AS_IT_IS, PRODUCTS, Layout
 from jaxbackend import layout, roles
-from jaxbackend.only import neutral_order, replay
+from jaxbackend.only import replay
 from jaxbackend.only.functional import Outputs, shapes
 from jaxbackend.only.user_model import Call, UserModel, guard, spell_path
 from jaxbackend.precision import Policy
-
-"""Roles of layers that compute in the compute dtype."""
 
 
 class AdaptedModel:
@@ -93,11 +91,11 @@ class AdaptedModel:
         if any(isinstance(value, jax.Array) for value in jax.tree.leaves((call.inputs, dict(call.options)))):
             raise Refused(f"{self._reference}: {path} takes more than one array and cannot be run alone")
         first, last = self._table.layouts.get(path, (AS_IT_IS, AS_IT_IS))
-        own = neutral_order.bring_from_neutral(inputs, first)
+        own = bring_from_neutral(inputs, first)
         result = guard(
             lambda: self._model.run_layer(path, call, parameters, buffers, own, training=training), self._reference
         )
-        return neutral_order.bring_to_neutral(result, last)
+        return bring_to_neutral(result, last)
 
     def _find_calls(self, training: bool) -> dict[str, Call]:
         """Return each layer's first call in a pass. Linen's modules exist only in a pass."""
@@ -198,7 +196,7 @@ class _Recorder:
         return result
 
     def _record(self, value: jax.Array, name: str, order: Layout) -> None:
-        neutral = neutral_order.bring_to_neutral(value, order)
+        neutral = bring_to_neutral(value, order)
         if self._keep is None:
             self.outputs[name] = neutral
         else:
@@ -211,3 +209,17 @@ def _forget(value: jax.Array, _name: str) -> jax.Array:
 
 def _arrays_in(values: Any) -> list[jax.Array]:
     return [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
+
+
+def bring_to_neutral(array: jax.Array, layout: Layout) -> jax.Array:
+    """Return an activation in neutral order, as its layout tells. A layout of another size does not apply."""
+    if len(layout.axes) == array.ndim and layout.axes != tuple(range(array.ndim)):
+        array = array.transpose(layout.axes)
+    return array.take(np.asarray(layout.features), axis=-1) if len(layout.features) == array.shape[-1] else array
+
+
+def bring_from_neutral(array: jax.Array, layout: Layout) -> jax.Array:
+    """Undo `bring_to_neutral`."""
+    if len(layout.features) == array.shape[-1]:
+        array = array.take(np.argsort(layout.features), axis=-1)
+    return array.transpose(np.argsort(layout.axes)) if len(layout.axes) == array.ndim else array

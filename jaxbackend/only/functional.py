@@ -1,6 +1,6 @@
 """A model as pure functions of its parameters and buffers, for the training step and the session."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -13,7 +13,6 @@ from compare.base.names import join_path
 from compare.base.profiles import layer_kind
 from jaxbackend import activations, layout, rematerialisation, roles
 from jaxbackend.only import sharded_layers
-from jaxbackend.only.name_scopes import name_scopes
 
 Outputs = dict[str, jax.Array]
 
@@ -121,3 +120,18 @@ class Twin:
 
     def _merge(self, parameters: Any, buffers: Any, training: bool) -> Any:
         return nnx.merge(self._graph if training else self._eval_graph, parameters, buffers)
+
+
+@contextmanager
+def name_scopes(model: nnx.Module) -> Generator[None]:
+    """Name the operations of every layer after its path while the context lasts. Profilers then show the layers."""
+
+    def around(
+        path: str, module: Any, call: Callable[..., Any], inputs: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        del module
+        with jax.named_scope(path):
+            return call(*inputs, **options)
+
+    with activations.intercept({join_path(path): module for path, module in nnx.iter_modules(model) if path}, around):
+        yield

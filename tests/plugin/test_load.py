@@ -52,7 +52,6 @@ def test_loading_brings_nothing_but_the_plugins_own_files() -> None:
         "compare",
         "compare.settings",
         "compare.settings.kinds",
-        "compare.settings.naming",
         "compare.settings.options",
         "compare.plugin",
         "compare.pytest_plugin",

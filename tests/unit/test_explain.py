@@ -12,7 +12,7 @@ import pytest
 from compare.base import profiles
 from compare.base.operation_counts import CONVOLUTION, FORWARD, PRODUCT, Axis, Operation, count_convolution
 from compare.base.profiles import Peaks, Profile
-from compare.explain import findings, host_events, inductor_source, kernels, roofline, step_table, timeline
+from compare.explain import findings, host_events, inductor_source, kernels, step_table, timeline
 from compare.explain.findings import Side
 from compare.explain.host_events import HostEvents
 from compare.explain.kernels import Kernel
@@ -176,7 +176,7 @@ def test_operations_stand_in_their_class_and_layer() -> None:
 def test_a_share_of_the_possible_has_its_limit(
     seconds: float, count: float, size: float, flops: float, share: float | None, limit: str | None
 ) -> None:
-    found, cause = roofline.judge(seconds, count, size, flops, H200)
+    found, cause = step_table.judge_roofline(seconds, count, size, flops, H200)
     assert cause == limit
     assert found == (None if share is None else pytest.approx(share, rel=0.01))
 

@@ -16,7 +16,7 @@ from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.machine import memory, variables
 from compare.settings import contenders
-from compare.store import programs
+from compare.store import private_folder
 from tests.fakebackend import plans
 from tests.unit.scripted_children import Scripted, Scripting, asked, carried_out, queue
 from tests.unit.scripted_children import started as started
@@ -287,7 +287,7 @@ def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher
     carried_out(started, queue("fake", asked([], ("short", 1))), training)
     folders = [Path(each["TORCHINDUCTOR_CACHE_DIR"]) for each in Scripted.environments]
     assert folders == [
-        programs.find_folder(started.scratch) / "torch",
+        private_folder.find_programs(started.scratch) / "torch",
         started.scratch / "cache-other" / "torch",
     ]
 
