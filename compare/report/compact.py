@@ -15,6 +15,7 @@ from compare.report.sentences import (
     describe_devices,
     format_percent,
     format_ratio_figures,
+    name_work,
 )
 from compare.results.model import Comparison, Contender, Interval, Result
 
@@ -157,7 +158,8 @@ def _name_time(result: Result) -> str:
 
 def _name_workload(result: Result) -> str:
     models = pair_text.list_models(result.spec)
-    return f"{result.spec.workload} ({' and '.join(models)})" if models else result.spec.workload
+    name = name_work(result.spec)
+    return f"{name} ({' and '.join(models)})" if models else name
 
 
 def _describe_batch(row: Row) -> str:

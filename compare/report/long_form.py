@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from compare.report import compact
 from compare.report.compact import Row
-from compare.report.sentences import describe_batches
+from compare.report.sentences import describe_batches, name_work
 from compare.results.model import Interval, Result
 
 STEP_TIME, LATENCY, RATE, RATIO, MEMORY, COMPILE = (
@@ -43,8 +43,7 @@ class Figure:
         """What was measured, in words: workload, precision, batch, device and contender."""
         spec = self.row.result.spec
         batch = describe_batches(self.row.result) if self.row.batch_size is None else f"batch {self.row.batch_size}"
-        task = "" if spec.task == "train" else f" {spec.task}"
-        return f"{spec.workload}{task}, {spec.precision}, {batch}, {spec.device}: {self.row.contender.name}"
+        return f"{name_work(spec)}, {spec.precision}, {batch}, {spec.device}: {self.row.contender.name}"
 
 
 def list_figures(results: Sequence[Result]) -> Iterator[Figure]:

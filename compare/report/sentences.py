@@ -46,6 +46,11 @@ def _describe_inputs(spec: Spec) -> str:
     return f"input{'s' if len(inputs) > 1 else ''} {', '.join(named)}".replace("  ", " ")
 
 
+def name_work(spec: Spec) -> str:
+    """Return the workload, and the task unless it is training."""
+    return spec.workload if spec.task == TRAIN else f"{spec.workload} {spec.task}"
+
+
 def describe_batches(result: Result) -> str:
     """Return the batch size of training with how it is split, or the batch sizes of requests."""
     spec = result.spec

@@ -3,9 +3,16 @@
 from typing import Any
 
 from compare.report import compact, figures
+from compare.report.plots import summary_plot
 from compare.report.plots.canvas import Picture
 from compare.report.sentences import DASH
 from tests.unit.result_factory import complete, make_comparison, make_contender, make_result, typed
+
+
+def make_requests() -> dict[str, Any]:
+    """Return a result of requests of 1 and 32 images."""
+    comparisons = [make_comparison(verdict="EQUIVALENT", batch_size=size) for size in (1, 32)]
+    return make_result(spec={"task": "infer", "batch_sizes": [1, 32], "batch_size": 32}, comparisons=comparisons)
 
 
 def rows(*results: dict[str, Any]) -> list[tuple[str, ...]]:
@@ -63,3 +70,21 @@ def test_a_picture_for_a_slide_has_its_title_and_its_setting() -> None:
     assert figures.draw(picture, "png") == drawn
     assert b"Step times relative to the baseline" in drawn
     assert b"10 rounds of fresh processes" in drawn
+
+
+def test_a_picture_has_every_batch_of_requests_and_comparisons_without_a_ratio() -> None:
+    invalid = make_comparison(verdict="INVALID", reason="the models do not agree")
+    lines = summary_plot.list_lines([typed(make_requests()), typed(make_result(comparisons=[invalid]))])
+    assert [(line.text, line.comparison and line.comparison.verdict) for line in lines] == [
+        ("digits-cnn infer, float32, batch 1: baseline torch", None),
+        ("jax", "EQUIVALENT"),
+        ("digits-cnn infer, float32, batch 32: baseline torch", None),
+        ("jax", "EQUIVALENT"),
+        ("digits-cnn, float32, batch 64: baseline torch", None),
+        ("jax", "INVALID"),
+    ]
+    picture = summary_plot.make_picture([typed(make_requests()), typed(make_result(id="x", comparisons=[invalid]))])
+    assert isinstance(picture, Picture)
+    drawn = figures.draw(picture, "svg").decode()
+    assert "Step times or request times relative to the baseline's" in drawn
+    assert "\N{EN DASH} INVALID" in drawn

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from compare.base.interface import INFER, TRAIN
 from compare.report import sentences
 from compare.report.palette import find_light
 from compare.report.plots.canvas import Absent, Axes, Figure, Picture, choose_colour, shorten
@@ -15,6 +16,7 @@ _LIMITS = 1e-3, 1e3
 _LEFT, _RIGHT = 0.34, 0.72
 """Where the axes begin and end, as parts of the width. Names stand left of them, and figures right."""
 
+_TIMES = {TRAIN: "step times", INFER: "request times"}
 _LONGEST_NAME, _LONGEST_GROUP = 34, 60
 
 
@@ -28,32 +30,36 @@ class Line:
 
 def make_picture(results: Sequence[Result]) -> Picture | Absent:
     """Return the picture of all comparisons that have a ratio to show."""
-    lines = _list_lines(results)
-    if not any(line.comparison for line in lines):
+    lines = list_lines(results)
+    if not any(line.comparison and line.comparison.claimed_ratio for line in lines):
         return Absent("no comparison has a ratio that may be shown")
     if len(lines) > _MOST_LINES:
         return Absent(f"{len(lines):,} lines are too many to draw; the table has them")
+    tasks = {result.spec.task for result in results}
+    time = " or ".join(name for task, name in _TIMES.items() if task in tasks)
     caption = (
-        "Step time of each contender over the baseline's, on a logarithmic scale. Left of the line at 1 the contender "
-        "is faster. Diamond and bar: estimate and interval."
+        f"{time.capitalize()} of each contender over those of the baseline, on a logarithmic scale. Left of the line "
+        "at 1 the contender is faster. Diamond and bar: estimate and interval."
     )
-    title = "Step times relative to the baseline's"
+    title = f"{time.capitalize()} relative to the baseline's"
     return Picture("summary", title, caption, sentences.describe_basis(results), lambda: _draw(lines))
 
 
-def _list_lines(results: Sequence[Result]) -> list[Line]:
+def list_lines(results: Sequence[Result]) -> list[Line]:
+    """Return the headings, one for each result and batch size, and the comparisons below them."""
     lines = list[Line]()
     many_devices = len({sentences.describe_device(result) for result in results}) > 1
     for result in results:
-        shown = [comparison for comparison in result.comparisons if comparison.claimed_ratio]
-        if not shown:
-            continue
         spec = result.spec
         where = f", {sentences.describe_device(result)}" if many_devices else ""
-        batch = f"batch {spec.batch_size}{sentences.describe_devices(result, names_exceptions=False)}"
-        heading = f"{spec.workload}, {spec.precision}, {batch}{where}: baseline {shown[0].baseline}"
-        lines.append(Line(shorten(heading, _LONGEST_GROUP)))
-        lines += [Line(shorten(comparison.contender, _LONGEST_NAME), comparison) for comparison in shown]
+        devices = sentences.describe_devices(result, names_exceptions=False)
+        for size in spec.batch_sizes or (None,):
+            shown = [comparison for comparison in result.comparisons if comparison.batch_size == size]
+            if shown:
+                batch = f"batch {size or spec.batch_size}{devices}"
+                heading = f"{sentences.name_work(spec)}, {spec.precision}, {batch}{where}: baseline {shown[0].baseline}"
+                lines.append(Line(shorten(heading, _LONGEST_GROUP)))
+                lines += [Line(shorten(comparison.contender, _LONGEST_NAME), comparison) for comparison in shown]
     return lines
 
 
@@ -75,21 +81,23 @@ def _draw(lines: Sequence[Line]) -> Figure:
     axes.set_yticks([])
     axes.spines.left.set_visible(False)
     _scale(axes, min(ends), max(ends))
-    axes.set_xlabel("contender faster  ←  step time / baseline's  →  contender slower")
+    axes.set_xlabel("contender faster  ←  time / baseline's  →  contender slower")
     return figure
 
 
 def _draw_line(axes: Axes, line: Line, y: float) -> list[float]:
-    """Draw one interval with its name and figures. Return its ends."""
+    """Draw one interval with its name and figures, or the verdict alone without a ratio. Return the interval's ends."""
     comparison = line.comparison
     ratio = comparison.claimed_ratio if comparison else None
     assert comparison is not None
-    assert ratio is not None
+    _write(axes, line.text, -_LEFT / (_RIGHT - _LEFT) + 0.05, y)
+    if ratio is None:
+        _write(axes, f"{sentences.DASH} {comparison.verdict}", 1.02, y)
+        return []
     low, estimate, high = (min(max(value, _LIMITS[0]), _LIMITS[1]) for value in (ratio.low, ratio.estimate, ratio.high))
     colour = choose_colour({"FASTER": 0, "SLOWER": 1}.get(comparison.verdict, 2))
     axes.plot([low, high], [y, y], color=colour, linewidth=2.4, solid_capstyle="butt", zorder=3)
     axes.plot([estimate], [y], "D", color=colour, markersize=4, zorder=4)
-    _write(axes, line.text, -_LEFT / (_RIGHT - _LEFT) + 0.05, y)
     text, below, above = sentences.format_ratio_figures(ratio)
     _write(axes, f"{text} ({below} to {above}) {comparison.verdict}", 1.02, y)
     return [low, high]
