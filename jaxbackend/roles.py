@@ -4,6 +4,7 @@ These rules read both twins and users' models. Settings follow torch's conventio
 is that of the convolution that it transposes. `momentum` is the weight of the new batch, which is 1 - momentum in flax.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ _Settings = dict[str, Any]
 _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("convolution", (linen.Conv, nnx.Conv)),
     ("transposed-convolution", (linen.ConvTranspose, nnx.ConvTranspose)),
-    ("dense", (linen.Dense, nnx.Linear)),
+    ("dense", (linen.Dense, nnx.Linear, linen.DenseGeneral, nnx.LinearGeneral)),
     ("batch-norm", (linen.BatchNorm, nnx.BatchNorm, layers.BatchNorm)),
     ("layer-norm", (linen.LayerNorm, nnx.LayerNorm, layers.LayerNorm)),
     ("group-norm", (linen.GroupNorm, nnx.GroupNorm, linen.InstanceNorm, nnx.InstanceNorm)),
@@ -30,6 +31,8 @@ ROOT = "(model)"
 
 def role(module: Any) -> str:
     """Return one of `compare.base.trace.ROLES`."""
+    if getattr(module, "batch_dims", ()) or getattr(module, "batch_axis", ()):
+        return "parameters"  # a dense layer with a kernel for each place of an axis
     return next((name for name, kinds in _KINDS if isinstance(module, kinds)), "parameters")
 
 
@@ -39,12 +42,29 @@ def variable(module: Any, kind: str, attribute: str, shape: Sequence[int]) -> tu
     A transposed convolution's kernel is turned against the neutral kernel, unless the layer transposes it.
     """
     shape = tuple(shape)
+    if isinstance(module, (linen.DenseGeneral, nnx.LinearGeneral)):
+        made = _count_features(module)
+        sizes = shape if attribute == "bias" else (math.prod(shape[: len(shape) - made]), *shape[len(shape) - made :])
+        return attribute, (*sizes[: len(sizes) - made], math.prod(sizes[len(sizes) - made :])), False
     if role(module) == "transposed-convolution" and attribute == "kernel" and not module.transpose_kernel:
         return attribute, (*shape[:2], shape[3], shape[2]), True
     if kind != "parameters":
         return attribute, shape, False
     longer = tuple(size for size in shape if size != 1)
     return ("gamma", longer, False) if len(longer) <= 1 else ("free", shape, False)
+
+
+def is_flat(module: Any) -> bool:
+    """Tell whether a layer's input and output have their features on one axis, as torch's have."""
+    if not isinstance(module, (linen.DenseGeneral, nnx.LinearGeneral)):
+        return True
+    axes = module.axis
+    return _count_features(module) == 1 and (isinstance(axes, int) or len(axes) == 1)
+
+
+def _count_features(module: Any) -> int:
+    features = module.features if isinstance(module, linen.DenseGeneral) else module.out_features
+    return 1 if isinstance(features, int) else len(features)
 
 
 def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call: Mapping[str, Any]) -> _Settings:

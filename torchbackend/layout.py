@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from compare.base.interface import Arrays
-from compare.base.names import Crossing, Names, join_path
+from compare.base.names import Crossing, Names, join_path, split_part
 from torchbackend import roles
 from torchbackend.only.memory_order import invert, take
 from torchbackend.only.modules import tensors
@@ -33,6 +33,7 @@ class Leaf:
         shape: the neutral shape.
         orders: the indices of each neutral axis in neutral order, empty where they are in it.
         is_parameter: whether it is trained.
+        rows: the rows of the tensor that are meant, None for all.
     """
 
     name: str
@@ -41,14 +42,19 @@ class Leaf:
     shape: tuple[int, ...]
     orders: tuple[tuple[int, ...], ...]
     is_parameter: bool
+    rows: slice | None = None
 
     def to_neutral(self, array: torch.Tensor) -> torch.Tensor:
         """Return an array in the variable's own layout in neutral layout."""
-        ordered = array.permute(self.axes).reshape(self.shape)
+        ordered = self.take_rows(array).permute(self.axes).reshape(self.shape)
         for axis, order in enumerate(self.orders):
             if order:
                 ordered = take(ordered, axis, order)
         return ordered
+
+    def take_rows(self, array: torch.Tensor) -> torch.Tensor:
+        """Return the variable's part of an array in the shape of its tensor."""
+        return array if self.rows is None else array[self.rows]
 
     def from_neutral(self, array: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
         """Return a neutral array in the variable's own layout and shape: the inverse of `to_neutral`."""
@@ -83,11 +89,12 @@ def leaves(model: nn.Module, table: Names) -> Leaves:
     """Return every parameter and buffer of a model in its table's order."""
     found: list[Leaf] = []
     for variable in table.variables:
-        path, _, attribute = variable.own.rpartition(".")
+        own, rows = split_part(variable.own)
+        path, _, attribute = own.rpartition(".")
         module = model.get_submodule(path)
         tensor: torch.Tensor = getattr(module, attribute)
         axes = variable.axes or roles.variable(module, roles.role(module), attribute, tensor.shape)[2]
-        found.append(Leaf(variable.name, tensor, axes, variable.shape, variable.orders, variable.is_parameter))
+        found.append(Leaf(variable.name, tensor, axes, variable.shape, variable.orders, variable.is_parameter, rows))
     return found
 
 
@@ -113,7 +120,8 @@ def assign(leaves: Leaves, arrays: Mapping[str, Any]) -> None:
     with torch.no_grad():
         for leaf in leaves:
             array = torch.from_numpy(np.asarray(arrays[leaf.name]))
-            leaf.tensor.copy_(leaf.from_neutral(array, leaf.tensor.shape))
+            part = leaf.take_rows(leaf.tensor)
+            part.copy_(leaf.from_neutral(array, part.shape))
 
 
 def _copy(array: torch.Tensor) -> Any:

@@ -83,7 +83,11 @@ def export(optimizer: torch.optim.Optimizer, leaves: layout.Leaves) -> Arrays:
 
 def _groups(spec: OptimizerSpec, leaves: layout.Leaves) -> list[dict[str, Any]]:
     parameters = [leaf for leaf in leaves if leaf.is_parameter]
-    decayed = [leaf.tensor for leaf in parameters if spec.decays(leaf.name)]
-    others = [leaf.tensor for leaf in parameters if not spec.decays(leaf.name)]
-    groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    # A tensor may hold the variables of several layers, and is trained once.
+    decayed = {id(leaf.tensor): leaf.tensor for leaf in parameters if spec.decays(leaf.name)}
+    others = {id(leaf.tensor): leaf.tensor for leaf in parameters if not spec.decays(leaf.name)}
+    groups = [
+        {"params": list(decayed.values()), "weight_decay": spec.weight_decay},
+        {"params": list(others.values()), "weight_decay": 0.0},
+    ]
     return [group for group in groups if group["params"]]

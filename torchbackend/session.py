@@ -1,5 +1,6 @@
 """One model in training with PyTorch: it takes batches, dispatches steps and reads results back."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -246,7 +247,7 @@ class TorchSession:
             layers={
                 name: layer_kind(roles.role(module), type(module).__name__) for name, module in self._modules().items()
             },
-            parameters={leaf.name: leaf.tensor.numel() for leaf in self._leaves if leaf.is_parameter},
+            parameters={leaf.name: math.prod(leaf.shape) for leaf in self._leaves if leaf.is_parameter},
         )
 
     def operations(self) -> list[Operation]:

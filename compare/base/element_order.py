@@ -77,8 +77,13 @@ class ElementOrder:
             if places.shape[axis] > 1
         }
         order = (0, *(axis for axis in rest if axis not in steps), *sorted(steps, key=lambda axis: -steps[axis]))
-        is_neutral = bool((np.diff(places.transpose(order).ravel()) > 0).all())
-        return order if is_neutral else tuple(range(places.ndim))
+        if _ascends(places.transpose(order)):
+            return order
+        # The batch may be another axis, as in attention on rows [L, N, C].
+        longest = sorted(steps, key=lambda axis: -steps[axis])[:1]
+        others = [axis for axis in range(places.ndim) if axis not in longest]
+        turned = (*longest, *others)
+        return turned if _ascends(places.transpose(turned)) else tuple(range(places.ndim))
 
     def _is_nested(self, row: Numbers) -> bool:
         """Tell whether a row differs from the neutral order only in the nesting of channels and positions."""
@@ -86,6 +91,10 @@ class ElementOrder:
             return True
         channel, position = row % self.channels, row // self.channels
         return _ascends_within(channel, position) and _ascends_within(position, channel)
+
+
+def _ascends(places: Numbers) -> bool:
+    return bool((np.diff(places.ravel()) > 0).all())
 
 
 @dataclass

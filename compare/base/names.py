@@ -19,7 +19,7 @@ class Crossing:
     """How one variable crosses.
 
     Attributes:
-        own: its name in the user's model, as in `compare.base.trace.Variable`.
+        own: its name in the user's model, as in `compare.base.trace.Variable`. Rows of it are `NAME[FIRST:END]`.
         name: the neutral name.
         shape: the neutral shape, to which the side reshapes what it has brought into neutral order.
         is_parameter: whether it is trained.
@@ -51,6 +51,15 @@ class Names:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `from_json` is the inverse."""
         return asdict(self)
+
+
+def split_part(own: str) -> tuple[str, slice | None]:
+    """Return the name of a variable and the rows that are meant: `attention.in_proj_weight[0:8]`."""
+    name, _, rows = own.partition("[")
+    if not rows:
+        return own, None
+    first, _, end = rows.removesuffix("]").partition(":")
+    return name, slice(int(first), int(end))
 
 
 def join_path(parts: Iterable[Any]) -> str:

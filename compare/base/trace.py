@@ -98,6 +98,7 @@ class Layer:
         input_layout, output_layout: how the recorded input and output come into the neutral order.
         is_module: whether it is a whole module. Otherwise it is an operation, with the path of its first variable.
         inside: how many other layers are called within it.
+        is_recorded: whether its input and output are compared. Parts of an attention have none on both sides.
         input, output: shapes for the traced batch, [N, H, W, C] or [N, F] (others as they are).
         after: paths of the nearest layers whose outputs reach its input, in execution order, `IMAGES` for the images.
         between: the functions between those and this layer, in words that both frameworks share: `relu`, `relu6`,
@@ -118,6 +119,7 @@ class Layer:
     output_layout: Layout = AS_IT_IS
     is_module: bool = True
     inside: int = 0
+    is_recorded: bool = True
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,11 @@ class Matching:
             Crossing(pair.jax.own, pair.name, pair.torch.shape, pair.jax.is_parameter, pair.jax.orders)
             for pair in self.variables
         )
-        layers = [(t, j) for t, j in self.layers if split_call(t.path)[0] not in apart and t.inside == j.inside]
+        layers = [
+            (t, j)
+            for t, j in self.layers
+            if split_call(t.path)[0] not in apart and t.inside == j.inside and t.is_recorded and j.is_recorded
+        ]
         return {
             "torch": Names(torch, {t.path: t.path for t, _ in layers}, _collect_layouts(t for t, _ in layers)),
             "jax": Names(jax, {j.path: t.path for t, j in layers}, _collect_layouts(j for _, j in layers)),

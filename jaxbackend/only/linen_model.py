@@ -21,6 +21,7 @@ from jaxbackend.only.user_model import (
     find_layers,
     names_axis,
     spell_path,
+    switch_off_attention,
 )
 from jaxbackend.precision import Policy
 
@@ -127,6 +128,8 @@ class LinenModel:
             dtype = run_settings.choose_dtype(context.module, self._policy)
             if dtype is not None:
                 object.__setattr__(context.module, "dtype", dtype)  # a bound module belongs to this pass
+            if attention := switch_off_attention(path, context.module):
+                self._dropout[attention] = None
             if isinstance(context.module, linen.Dropout) or type(context.module).__name__ in DROPPED_PATHS:
                 self._dropout[describe_dropout(path, context.module)] = None
                 return inputs[0] if inputs else next(iter(named.values()))

@@ -22,6 +22,7 @@ from jaxbackend.only.user_model import (
     find_rate,
     names_axis,
     spell_path,
+    switch_off_attention,
 )
 from jaxbackend.precision import Policy
 
@@ -112,7 +113,7 @@ def _switch_off_dropout(path: str, module: Any) -> str | None:
     is_dropout = isinstance(module, nnx.Dropout) or type(module).__name__ in DROPPED_PATHS
     attribute = find_rate(module) if is_dropout else None
     if attribute is None:
-        return None
+        return switch_off_attention(path, module)
     described = describe_dropout(path, module)
     setattr(module, attribute, 0.0)
     return described

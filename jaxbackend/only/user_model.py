@@ -127,6 +127,15 @@ def describe_dropout(path: str, module: Any) -> str:
     return path if name is None else f"{path} with p={getattr(module, name):g}"
 
 
+def switch_off_attention(path: str, module: Any) -> str | None:
+    """Set the dropout rate of flax's own attention to 0. Return its path with the rate, or None if it has none."""
+    if not isinstance(module, (linen.MultiHeadDotProductAttention, nnx.MultiHeadAttention)) or not module.dropout_rate:
+        return None
+    described = f"{path} with p={module.dropout_rate:g}"
+    object.__setattr__(module, "dropout_rate", 0.0)
+    return described
+
+
 def guard(action: Callable[[], _T], reference: str) -> _T:
     """Run the user's model by `action` and return its result.
 

@@ -11,7 +11,7 @@ from compare.base.interface import Refused
 from compare.base.workloads import ModelSpec, Workload
 from compare.worker import factories
 from jaxbackend.losses import TaskLoss
-from jaxbackend.only import run_settings
+from jaxbackend.only import exact_attention, run_settings
 from jaxbackend.only.adapter import AdaptedModel
 from jaxbackend.only.functional import Functional
 from jaxbackend.only.linen_model import LinenModel
@@ -51,6 +51,7 @@ def build(spec: ModelSpec, policy: Policy, initialised: bool = False) -> Built:
             images, or has weights that are not finite.
     """
     reference = spec.arguments["jax"]
+    exact_attention.install()
     seed = spec.arguments.get("initial_seed", 0)
     offered = {"rngs": nnx.Rngs(seed), "dtype": policy.compute_dtype, "param_dtype": policy.parameter_dtype}
     # Constants of the user's file are float32, as in torch's file, whatever precision is recorded first.

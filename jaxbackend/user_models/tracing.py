@@ -19,7 +19,7 @@ from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable, number_ca
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
 from jaxbackend import layers, precision, roles
-from jaxbackend.only import own_norms
+from jaxbackend.only import exact_attention, own_norms
 from jaxbackend.only.program_flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, follow, name_functions
 from jaxbackend.only.user_model import DRAWS, UserModel, describe_inputs, guard, spell_path
 from jaxbackend.user_models import build
@@ -35,7 +35,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         Refused: as `build`. The pass raises or draws random numbers. The logits have another shape.
     """
     policy = precision.policy("float32", "cpu")
-    with policy.scope():
+    with policy.scope(), exact_attention.watch() as attended:
         built = build(spec, policy)
         images = describe_inputs(spec.inputs, spec.image, batch_size, policy.parameter_dtype)
         passed = guard(lambda: _pass(built.model, images), built.reference)
@@ -52,7 +52,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         unused=passed.unused,
         dropout=built.dropout,
         source_sha256=factories.add_source(built.source_sha256, spec.arguments.get("losses", {}).get("jax")),
-        notes=built.notes,
+        notes=(*built.notes, *([exact_attention.NOTE] if attended else [])),
     )
 
 
@@ -119,6 +119,8 @@ class _Pass:
                 input_layout=layouts[0],
                 output_layout=layouts[1],
                 inside=inside,
+                is_module=roles.is_flat(call.module),
+                is_recorded=roles.is_flat(call.module),
             )
 
     def _holders(self, number: int) -> list[int]:

@@ -243,8 +243,8 @@ RETURN = "return self.head(x.mean((2, 3)))"
         (("x = x @ torch.ones(2, 2)", RETURN), (), "raised RuntimeError in the model's forward"),
         (
             ("x, _ = self.attention(*[x.flatten(2).transpose(1, 2)] * 3)", "return self.head(x.mean(1))"),
-            ("self.attention = nn.MultiheadAttention(4, 1, batch_first=True)",),
-            r"'attention' is a torch.nn.MultiheadAttention, which keeps query, key and value in one parameter",
+            ("self.attention = nn.MultiheadAttention(4, 1, batch_first=True, add_bias_kv=True)",),
+            r"'attention' is a torch.nn.MultiheadAttention with add_bias_kv",
         ),
         (
             ("return F.linear(x.mean((2, 3)), self.head.weight)",),

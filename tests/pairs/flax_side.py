@@ -212,3 +212,49 @@ def dense(momentum: float = 0.9, is_new_first: bool = False) -> Dense:
 
 
 made = Simple("mean")
+
+
+class Attended(nn.Module):
+    """Tokens that attend to each other by flax's own attention."""
+
+    scale: float | None = None
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool = True) -> jax.Array:
+        """Return logits."""
+        x = nn.Conv(8, (4, 4), strides=(4, 4), padding="VALID")(x)
+        x = x.reshape(x.shape[0], -1, x.shape[-1])
+        for _ in range(2):
+            y = nn.LayerNorm(epsilon=1e-5)(x)
+            y = y if self.scale is None else y * self.scale
+            x = x + nn.MultiHeadDotProductAttention(2, dropout_rate=0.1, deterministic=not train)(y)
+            x = x + nn.Dense(8)(nn.relu(nn.Dense(16)(nn.LayerNorm(epsilon=1e-5)(x))))
+        return nn.Dense(10)(x.mean(1))
+
+
+def attended(scale: float | None = None) -> nn.Module:
+    """Return the model. `scale` multiplies the inputs of each attention."""
+    return Attended(scale)
+
+
+class NewAttended(nnx.Module):
+    """The same in nnx."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.patches = nnx.Conv(3, 8, (4, 4), strides=(4, 4), padding="VALID", rngs=rngs)
+        self.norms = nnx.List([nnx.LayerNorm(8, epsilon=1e-5, rngs=rngs) for _ in range(4)])
+        self.attentions = nnx.List(
+            [nnx.MultiHeadAttention(2, 8, dropout_rate=0.1, decode=False, rngs=rngs) for _ in range(2)]
+        )
+        self.wide = nnx.List([nnx.Linear(8, 16, rngs=rngs) for _ in range(2)])
+        self.narrow = nnx.List([nnx.Linear(16, 8, rngs=rngs) for _ in range(2)])
+        self.out = nnx.Linear(8, 10, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return logits."""
+        x = self.patches(x)
+        x = x.reshape(x.shape[0], -1, x.shape[-1])
+        for index in range(2):
+            x = x + self.attentions[index](self.norms[2 * index](x))
+            x = x + self.narrow[index](nnx.relu(self.wide[index](self.norms[2 * index + 1](x))))
+        return self.out(x.mean(1))

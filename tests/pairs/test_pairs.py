@@ -38,6 +38,7 @@ SAMPLE = (
     Pair("own batch norm", "normed", "normed", options=("--model-args", "kind=batch", *VARIANCE)),
     Pair("remat", "lifted", "lifted", options=("--model-args", "jax.kind=remat")),
     Pair("functions", "Plain", "functions"),
+    Pair("attention", "NewAttended", "attended", words="computes its softmax in float32"),
     Pair(
         "two differences",
         "dense",
@@ -63,6 +64,16 @@ OTHERS = (
     Pair("mapped axis", "normed", "normed", options=("--model-args", "kind=axis", *VARIANCE)),
     Pair("jit", "lifted", "lifted", options=("--model-args", "jax.kind=jit")),
     Pair("dense", "dense", "dense", options=VARIANCE),
+    Pair("attention", "attended", "attended", words="MultiHeadDotProductAttention_1 with p=0.1"),
+    Pair("attention on rows first", "attended", "attended", options=("--model-args", "torch.rows_first=false")),
+    Pair(
+        "attention apart",
+        "attended",
+        "attended",
+        1,
+        "norms.1 and it is the first to differ",
+        ("--model-args", "jax.scale=2"),
+    ),
     Pair("a model as factory", "made", "made", 2, "is a model (a Simple), not a function that makes one"),
 )
 

@@ -196,3 +196,34 @@ def dense() -> nn.Module:
 
 
 made = Simple("mean")
+
+
+class Attended(nn.Module):
+    """Tokens that attend to each other by torch's own attention."""
+
+    def __init__(self, rows_first: bool = True) -> None:
+        super().__init__()
+        self.rows_first = rows_first
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.norms = nn.ModuleList([nn.LayerNorm(8) for _ in range(4)])
+        self.attentions = nn.ModuleList(
+            [nn.MultiheadAttention(8, 2, dropout=0.1, batch_first=rows_first) for _ in range(2)]
+        )
+        self.wide = nn.ModuleList([nn.Linear(8, 16) for _ in range(2)])
+        self.narrow = nn.ModuleList([nn.Linear(16, 8) for _ in range(2)])
+        self.out = nn.Linear(8, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = x if self.rows_first else x.transpose(0, 1)
+        for index in range(2):
+            y = self.norms[2 * index](x)
+            x = x + self.attentions[index](y, y, y, need_weights=False)[0]
+            x = x + self.narrow[index](torch.relu(self.wide[index](self.norms[2 * index + 1](x))))
+        return self.out(x.mean(1 if self.rows_first else 0))
+
+
+def attended(rows_first: bool = True) -> nn.Module:
+    """Return the model, with the images on its first axis or on its second."""
+    return Attended(rows_first)

@@ -18,7 +18,7 @@ from compare.base.interface import Refused
 from compare.base.names import join_path
 from compare.base.trace import IMAGES, Layer, Layout, Variable, number_call
 from torchbackend import roles
-from torchbackend.only import function_names, recognition
+from torchbackend.only import attention, function_names, recognition
 from torchbackend.only.exact_gradients import INEXACT
 from torchbackend.only.modules import is_channels_first, neutral_shape, tensors
 from torchbackend.only.order_tracker import OrderTracker
@@ -49,6 +49,7 @@ class CallWatcher(TorchFunctionMode):
         self._model, self._reference = model, reference
         self._functions: list[str] = []
         self._open: list[tuple[str, int | None]] = []  # modules being called: path, index of its layer
+        self._attended: list[Sequence[torch.Tensor]] = []  # the inputs of attentions being called
         self._own: dict[str, list[Variable]] = {}
         self._own_by_id = defaultdict[str, dict[int, Variable]](dict)
         self._owners: dict[int, tuple[str, str]] = {}  # module and name of a variable, by the id of its tensor
@@ -233,8 +234,11 @@ class CallWatcher(TorchFunctionMode):
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             with torch._C.DisableTorchFunction():
-                self._open.append((path, len(self.layers) if is_layer else None))
-                if is_layer:
+                is_attention = isinstance(module, nn.MultiheadAttention)
+                self._open.append((path, len(self.layers) if is_layer and not is_attention else None))
+                if is_attention:
+                    self._attended.append(attention.find_inputs(args, kwargs))
+                elif is_layer:
                     if roles.role(module) == "parameters":
                         self._doings[len(self.layers)] = Doings()
                     self.layers.append(self._layer(module, path, _tensors_in((args, kwargs))))
@@ -263,7 +267,9 @@ class CallWatcher(TorchFunctionMode):
         order = self._orders.get(tensor)
         if order is None or not order.shape:
             return Layout()
-        return Layout(order.axes() if role == "parameters" else (), order.features() if len(order.shape) == 2 else ())
+        axes = order.axes()
+        has_axes = role == "parameters" or axes[0] != 0  # known kinds of layers have the images on their first axis
+        return Layout(axes if has_axes else (), order.features() if len(order.shape) == 2 else ())
 
     def _neutral_shape(self, module: nn.Module, tensor: torch.Tensor) -> tuple[int, ...]:
         axes = self._find_layout(roles.role(module), tensor).axes
@@ -271,6 +277,10 @@ class CallWatcher(TorchFunctionMode):
 
     def _after(self, module: nn.Module, _inputs: Any, result: Any) -> None:
         path, index = self._open.pop()
+        if isinstance(module, nn.MultiheadAttention):
+            with torch._C.DisableTorchFunction():
+                self._add_attention(module, path, result)
+            return
         if index is None:
             return
         results = _tensors_in(result)
@@ -286,6 +296,36 @@ class CallWatcher(TorchFunctionMode):
             self._name_doings(index)
             for tensor in results if path and index not in self._dropped else ():  # nothing comes after the whole model
                 self._set(tensor, _Origin(frozenset([index])))
+
+    def _add_attention(self, module: nn.MultiheadAttention, path: str, result: Any) -> None:
+        """Add the dense layers of torch's own attention."""
+        inputs, first = self._attended.pop(), len(self.layers)
+        for place, (name, variables) in enumerate(attention.list_variables(module, path)):
+            is_last = name == "out"
+            origin = _Origin(frozenset(range(first, first + place)), self._softmax()) if is_last else None
+            after, between = self._describe(origin or self._find_origin(inputs[place]))
+            call = number_call(join_path((path, name)), [layer.path for layer in self.layers])
+            shape = tuple(result[0].shape) if is_last else tuple(inputs[place].shape)
+            self.layers.append(
+                Layer(
+                    path=call,
+                    role="dense",
+                    variables=variables if "#" not in call else (),
+                    settings={},
+                    input=shape,
+                    output=tuple(result[0].shape),
+                    after=after,
+                    between=between,
+                    is_module=False,
+                    is_recorded=False,
+                )
+            )
+        for tensor in _tensors_in(result):
+            self._set(tensor, _Origin(frozenset([len(self.layers) - 1])))
+
+    def _softmax(self) -> frozenset[int]:
+        self._functions.append("softmax")
+        return frozenset([len(self._functions) - 1])
 
     def _name_doings(self, index: int) -> None:
         """Give a layer of no known kind the role of what it does.
@@ -357,11 +397,14 @@ class CallWatcher(TorchFunctionMode):
 def _variables(model: nn.Module) -> Iterator[tuple[str, Variable, torch.Tensor]]:
     """Yield module, description and tensor of every variable that can cross, each tensor once.
 
-    A variable in a torch.nn.ParameterList or ParameterDict belongs to the module that has the list.
+    A variable in a torch.nn.ParameterList or ParameterDict belongs to the module that has the list, and the output
+    layer of an attention to the attention, which never calls it.
     """
     visited = set[int]()
     for path, module in model.named_modules():
+        holder = model.get_submodule(path.rpartition(".")[0])
         is_list = isinstance(module, (nn.ParameterList, nn.ParameterDict))
+        is_list = is_list or (isinstance(holder, nn.MultiheadAttention) and module is holder.out_proj)
         for attribute, tensor, is_parameter in tensors(module):
             if id(tensor) not in visited:
                 visited.add(id(tensor))

@@ -83,7 +83,7 @@ def adopt(spec: ModelSpec, policy: Policy) -> tuple[nn.Module, Names]:
         raise Refused(f"{reference}: the pair is yet to be matched; a session needs the table of its names")
     table, model = names.from_json(spec.arguments["names"]["torch"]), build(spec, policy).model
     known = {*dict(model.named_parameters(remove_duplicate=False)), *dict(model.named_buffers())}
-    missing = [variable.own for variable in table.variables if variable.own not in known]
+    missing = [each.own for each in table.variables if names.split_part(each.own)[0] not in known]
     places = {roles.ROOT, *dict(model.named_modules()), *known}
     missing += [own for own in table.layers if own.partition("#")[0] not in places]
     if missing:
@@ -162,11 +162,10 @@ def _check(model: nn.Module, reference: str) -> None:
                 f"{reference}: {path!r} is a torch.nn.{type(module).__name__}, and samestep matches no recurrent "
                 "layers; allowed: models without them"
             )
-        if isinstance(module, nn.MultiheadAttention):
+        if isinstance(module, nn.MultiheadAttention) and module.bias_k is not None:
             raise Refused(
-                f"{reference}: {path!r} is a torch.nn.MultiheadAttention, which keeps query, key and value in one "
-                "parameter, and samestep matches none such; allowed: an attention with one torch.nn.Linear each for "
-                "query, key, value and output"
+                f"{reference}: {path!r} is a torch.nn.MultiheadAttention with add_bias_kv, which flax's attention does "
+                "not have; allowed: add_bias_kv=False"
             )
         if parametrize.is_parametrized(module):
             raise Refused(
