@@ -81,7 +81,8 @@ class Layer:
 def prune(model: ModelSpec, ratio: float, round_to: int, score: str) -> ModelSpec:
     """Return the model with `ratio` of the channels of each group removed.
 
-    A group keeps the multiple of `round_to` that is nearest to its share, and at least one multiple.
+    A group keeps the multiple of `round_to` that is nearest to its share, and at least one multiple. In MobileNet, a
+    width that would become its neighbour's keeps one multiple more, because equal widths would add a residual sum.
 
     Raises:
         Refused: the model is a user's own, or the narrower model would have other layers or sums.
@@ -459,9 +460,27 @@ def _narrow_mobilenet(arguments: _Arguments, narrow: Narrow) -> dict[str, Any]:
         for _ in range(depth):
             inner.append(narrow(inputs * expansion))
             inputs = width
-    stages = tuple((expansion, narrow(width), *rest) for expansion, width, *rest in arguments["stages"])
     narrowed = _narrow_named("stem", "head")(arguments, narrow)
-    return {**narrowed, "stages": stages, "inner": tuple(inner)}
+    stages, before, width_before = list[tuple[int, int, int, int]](), 0, arguments["stem"]
+    for index, (expansion, width, depth, stride) in enumerate(arguments["stages"]):
+        now = narrow(width)
+        if stride == 1 and width != width_before:  # equal widths would add a residual sum
+            if index == 0 and width < width_before:
+                narrowed["stem"] = _narrow_apart(width_before, now, narrow)
+            elif index and width > width_before:
+                now = _narrow_apart(width, before, narrow)
+        stages.append((expansion, now, depth, stride))
+        before, width_before = now, width
+    return {**narrowed, "stages": tuple(stages), "inner": tuple(inner)}
+
+
+def _narrow_apart(width: int, other: int, narrow: Narrow) -> int:
+    """Return the narrower width, and one multiple more if it would be equal to the `other` one."""
+    narrowed, wider = narrow(width), width
+    while narrowed == other and narrowed < width:
+        wider += 1
+        narrowed = min(width, narrow(wider))
+    return narrowed
 
 
 _NARROW: Mapping[str, Callable[[_Arguments, Narrow], dict[str, Any]]] = {

@@ -88,9 +88,19 @@ def test_layers_that_a_sum_joins_share_their_score():
     assert groups == ["stem", "stem"]
 
 
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.75, 0.9])
+@pytest.mark.parametrize("round_to", [1, 4, 8, 16])
+def test_neighbours_of_mobilenet_keep_different_widths(ratio: float, round_to: int):
+    full = workloads.get("mobilenet-v2").model
+    model = pruning.prune(full, ratio, round_to, "kernels")
+    assert pruning.count_operations(model) < pruning.count_operations(full)
+    if (ratio, round_to) == (0.75, 8):  # the stem would have 8 channels, as the stage after it
+        assert (model.arguments["stem"], model.arguments["stages"][0][1]) == (16, 8)
+
+
 def test_a_narrow_model_with_other_sums_is_refused():
     with pytest.raises(Refused, match="smaller ratio"):
-        pruning.prune(workloads.get("mobilenet-v2").model, 0.75, 8, "kernels")
+        pruning.prune(workloads.get("resnet50").model, 0.98, 8, "kernels")
     with pytest.raises(Refused, match="--prune"):
         pruning.prune(ModelSpec("pair", (8, 8, 1), 10), 0.5, 8, "kernels")
 
