@@ -38,16 +38,6 @@ def check(plan: "Plan") -> None:
                 workloads.list_blocks(plan.workload.model)
             except Refused as error:
                 raise Refused(f"{contender.name}, workload {plan.workload.name}: {error}") from None
-        if switches.get("overlap-exchanges") and plan.workload.model.family not in workloads.WITH_BATCH_NORM:
-            raise Refused(
-                f"{contender.name}, workload {plan.workload.name}: its model has no batch norm, so "
-                "overlap-exchanges has nothing to overlap; allowed: +overlap-exchanges=off"
-            )
-        if switches.get("overlap-exchanges") and plan.batch_norm != "sync":
-            raise Refused(
-                f"--batch-norm {plan.batch_norm} with {contender.name}: layers exchange nothing, so "
-                "overlap-exchanges has nothing to overlap; allowed: --batch-norm sync, or +overlap-exchanges=off"
-            )
         if contender.backend == "torch" and (reading := _host_reads(switches, plan)):
             raise Refused(
                 f"{contender.name}, {plan.precision}: graph-capture needs fused-optimizer in torch, because without "

@@ -1,9 +1,12 @@
 """Files that an attacker would write, from a seed, and readers of samestep that meet each in a process of its own.
 
+The first files are the worst for each limit: without the limit, they break a promise. The others are random.
+
 Run it as `python -m tests.attack.hostile_files SEED COUNT`. It prints a line for each file that breaks a promise: a
 reader must end within 10 s and 512 MiB. It accepts the file or refuses it with a short message.
 """
 
+import functools
 import io
 import json
 import os
@@ -17,7 +20,7 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -244,6 +247,38 @@ KINDS: Mapping[str, tuple[Maker, str, tuple[Reader, ...]]] = {
 _WEIGHTS = (10, 6, 2, 2, 2, 2)
 
 
+def _make_result_with(payload: bytes) -> bytes:
+    """Return a result in which a text of the report's head is another JSON value."""
+    value = result_factory.make_result() | {"id": _MARK}
+    return json.dumps(value).encode().replace(f'"{_MARK}"'.encode(), payload)
+
+
+def _make_bomb() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        archive.writestr("result.json", b"[" * 6 * 10**8)
+    return stream.getvalue()
+
+
+def _make_huge_image() -> bytes:
+    stream = io.BytesIO()
+    Image.new("L", (13_000, 13_000)).save(stream, "PNG")
+    return stream.getvalue()
+
+
+WORST: Sequence[tuple[str, int, Callable[[], bytes]]] = (
+    ("result", 0, lambda: _make_result_with(b'"' + b"x" * 5 * 10**7 + b'"')),
+    ("result", 0, lambda: _make_result_with(b"[" + b"[]," * 20_000_000 + b"0]")),
+    ("result", 1, lambda: _make_result_with(b"9" * 10**6)),
+    ("result", 1, lambda: _make_result_with(b'"' + b"x" * 7 * 10**7 + b'"')),
+    ("weights map", 0, lambda: b'{"' + b"k" * 62 * 10**6 + b'": "v"}'),
+    ("bundle", 0, _make_bomb),
+    ("image", 0, _make_huge_image),
+    ("campaign", 0, lambda: b"a" + b".a" * 5 * 10**5 + b" = 1"),
+)
+"""The kind of a file, the place of its reader, and the file."""
+
+
 def _meet(reader: Reader, path: Path) -> None:
     """Read a file in this process, and raise if that ends in another way than by a short message."""
     output, errors = io.StringIO(), io.StringIO()
@@ -261,13 +296,19 @@ def _meet(reader: Reader, path: Path) -> None:
 def attack(seed: int, number: int) -> str | None:
     """Make one file, let its readers meet it, and return in words which promise was broken, or None."""
     source = random.Random(f"{seed}/{number}")
-    name = source.choices(list(KINDS), _WEIGHTS)[0]
-    make, file, readers = KINDS[name]
+    if number < len(WORST):
+        name, place, write = WORST[number]
+        _, file, readers = KINDS[name]
+        reader = readers[place]
+    else:
+        name = source.choices(list(KINDS), _WEIGHTS)[0]
+        make, file, readers = KINDS[name]
+        write, reader = functools.partial(make, source), source.choice(readers)
     folder = Path(tempfile.mkdtemp(prefix="attack-"))
     try:
         path = folder / file
-        path.write_bytes(make(source))
-        reader, start = source.choice(readers), time.monotonic()
+        path.write_bytes(write())
+        start = time.monotonic()
         child = os.fork()
         if child == 0:
             _end_child(reader, path, folder / "broken")

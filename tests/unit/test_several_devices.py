@@ -38,46 +38,20 @@ REFUSALS = [
     (["jax:parallel=mpi", "torch"], "parallel=mpi is not allowed; allowed: none, pmap, sharded, ddp"),
     (["jax:compile=off+pmap", "torch"], "jax:compile=off+pmap: pmap needs compile in jax"),
     (["jax:stock+sharded+input=stream", "torch"], "sharded excludes input=stream; allowed: input=resident"),
-    (["jax:compile+pieces+pmap", "torch"], "pmap excludes pieces"),
+    (["jax:compile+pieces+pmap", "torch"], "pieces excludes pmap"),
     (["jax:compiled+pmap+rematerialisation", "torch"], "pmap excludes rematerialisation on a CPU"),
-    (["jax:pmap+overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
+    (["jax:compiled+pmap+overlap-reduction", "torch"], "overlap-reduction needs --device cuda in jax"),
     (["torch:overlap-reduction", "jax"], "torch:overlap-reduction: overlap-reduction needs ddp in torch"),
     (["torch:compile+stock", "jax"], "torch:compile+stock: stock is a tuning; allowed: one, before all knobs"),
     (["torch:tuned+compiled", "jax"], "compiled is a tuning; allowed: one, before all knobs"),
     (["jax:pmap=on", "torch", "--parallel", "ddp"], "jax:pmap=on: pmap takes no value; allowed: pmap alone"),
-    (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda and pmap or sharded"),
+    (["jax:overlap-reduction", "torch"], "overlap-reduction needs pmap or sharded in jax"),
     (["torch:ddp+overlap-reduction=off", "jax"], "overlap-reduction=off needs compile in torch"),
-    (["torch:compile+compiled-autograd", "jax"], "compiled-autograd needs compile and ddp"),
-    (["torch:ddp+compiled-autograd", "jax"], "compiled-autograd needs compile and ddp"),
-    (
-        ["torch:compile+ddp+overlap-reduction=off+compiled-autograd", "jax:pmap", *TWO],
-        "compiled-autograd excludes overlap-reduction=off: it reduces in the backward pass",
-    ),
+    (["torch:compile+compiled-autograd", "jax"], "compiled-autograd needs ddp in torch"),
+    (["torch:ddp+compiled-autograd", "jax"], "compiled-autograd needs compile in torch"),
     (["jax:overlap-exchanges", "torch"], "jax:overlap-exchanges: overlap-exchanges needs pmap or sharded"),
-    (["jax:sharded+rematerialisation+overlap-exchanges", "torch"], "overlap-exchanges excludes rematerialisation"),
-    (
-        ["jax:tuned+sharded+overlap-exchanges+concurrent-kernels", "torch"],
-        "overlap-exchanges excludes concurrent-kernels in jax",
-    ),
-    (
-        ["torch:compile+ddp+overlap-exchanges", "jax:pmap", *TWO, "--workload", "convnext-tiny"],
-        "torch:compile+ddp+overlap-exchanges, workload convnext-tiny: its model has no batch norm, so",
-    ),
-    (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
-    (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile and ddp"),
-    (
-        [
-            "torch:compile+ddp+overlap-exchanges",
-            "jax:pmap",
-            *TWO,
-            "--batch-norm",
-            "local",
-            "--workload",
-            "cifar-cnn",
-        ],
-        "--batch-norm local with torch:compile+ddp+overlap-exchanges: layers exchange nothing, so "
-        "overlap-exchanges has nothing to overlap; allowed: --batch-norm sync, or +overlap-exchanges=off",
-    ),
+    (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs ddp in torch"),
+    (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile in torch"),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),
@@ -386,5 +360,5 @@ def test_xla_hides_the_latency_of_reductions_where_it_is_asked_to() -> None:
     assert has("+overlap-reduction", devices=2)
     assert has("+overlap-reduction", machines=2)
     assert not has("+overlap-reduction"), "one device reduces nothing"
-    with pytest.raises(Refused, match="overlap-reduction needs --device cuda and pmap or sharded in jax"):
+    with pytest.raises(Refused, match="overlap-reduction needs pmap or sharded in jax"):
         tunings.resolve("jax", "tuned+overlap-reduction", "cuda", "resnet50")
