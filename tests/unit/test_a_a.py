@@ -130,6 +130,7 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
     monkeypatch.setattr(dataset_file, "load", functools.cache(dataset_file.load))
     monkeypatch.setattr(cpu, "read", lambda children: cpu.Reading(0, 0, 0))
     monkeypatch.setattr(cpu, "sum_seconds", lambda pids: 0.0)  # all contenders are this process
+    monkeypatch.setattr(cpu, "read_programs", dict)  # it reads all of /proc, 4,000 times
     monkeypatch.setattr(build_result.environment, "describe", dict)
     # To give memory back 4,000 times takes minutes in a process that has run other tests.
     monkeypatch.setattr(process_memory, "reuse_memory", contextlib.nullcontext)
