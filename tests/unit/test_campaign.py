@@ -133,6 +133,7 @@ def test_defaults_of_training_are_not_for_requests(tmp_path: Path) -> None:
     assert (settings.epochs, settings.batch_size, settings.batch_sizes, settings.accumulate) == (None, None, [1, 4], 1)
 
 
+@pytest.mark.slow
 def test_a_campaign_runs_keeps_fails_and_goes_on(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(campaign_report, "write", lambda *_: [])
     script = {"third": {"fault": "raise", "at": "start"}, "other": {"step_seconds": 2e-3}}
@@ -188,6 +189,7 @@ def test_a_campaign_runs_keeps_fails_and_goes_on(program: Program, monkeypatch: 
 PAGES = ["report.html", "report.md", "report.tex", "summary.pdf", "summary.png", "summary.svg"]
 
 
+@pytest.mark.slow
 def test_the_report_of_kept_cells_is_that_of_the_run_which_made_them(program: Program) -> None:
     (program.folder / "c.toml").write_text(SMALL + "[grid]\nseed = [0, 1]\n")
     code, out, _ = program.run("campaign", "c.toml", "--store", "store", "--out", "first")

@@ -75,6 +75,7 @@ def test_certify_again_replaces_the_kept_certificate(stage: Stage) -> None:
     assert len(certificates(stage)) == 1
 
 
+@pytest.mark.slow
 def test_only_the_new_pair_of_a_run_is_certified(stage: Stage) -> None:
     stage.run("fake", "other")
     result = stage.run("fake", "other", "third")

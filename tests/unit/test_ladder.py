@@ -158,6 +158,7 @@ def test_it_refuses(program: Program, monkeypatch: pytest.MonkeyPatch, arguments
     assert not (program.folder / "out").exists()
 
 
+@pytest.mark.slow
 def test_it_climbs_and_the_same_command_goes_on(program: Program, monkeypatch: pytest.MonkeyPatch):
     factors = {"compile": 0.8, "channels-last": 1.3, "fused-optimizer": 0.5}
     script(program, monkeypatch, fake={"knob_factors": factors}, other={"knob_factors": {"compile": 1.2}})
@@ -217,6 +218,7 @@ def test_a_first_rung_that_fails_is_the_command_s_failure(program: Program, monk
     assert code == 1
 
 
+@pytest.mark.slow
 def test_requests_are_timed_where_they_are_asked_for(program: Program, monkeypatch: pytest.MonkeyPatch):
     script(program, monkeypatch)
     code, out, _ = program.run(*LADDER, "fake", "other", "--rungs", "eager", "--latency")

@@ -28,6 +28,8 @@ from compare.reproduce import verification_report as verification_report
 from compare.results import model, result_file
 from tests.unit.mutations import SOURCES, consistent, results_mutated, text
 
+pytestmark = pytest.mark.slow
+
 QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 UNTOUCHED = model.from_json(consistent())
 

@@ -14,7 +14,10 @@ from tests.unit.mutations import HOSTILE_TEXTS
 from tests.unit.result_factory import make_comparison, make_contender, make_result, typed
 
 PROGRAM = chromium.find()
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason=f"no browser is installed ({', '.join(chromium.NAMES)})")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(PROGRAM is None, reason=f"no browser is installed ({', '.join(chromium.NAMES)})"),
+]
 
 VIEWPORTS = {"phone": (375, 812), "desktop": (1280, 800)}
 

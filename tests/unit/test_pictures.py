@@ -335,6 +335,7 @@ def test_why_nothing_is_drawn() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_no_name_is_taken_for_a_formula_and_long_ones_are_cut() -> None:
     names = ["$\\frac{1$", "a" * 500, "\N{CJK UNIFIED IDEOGRAPH-4E2D}\x1b\n"]
     result = make_result(
@@ -347,6 +348,7 @@ def test_no_name_is_taken_for_a_formula_and_long_ones_are_cut() -> None:
     assert "$\\frac{1$" in _texts(step_plot.make_picture(typed(result)))
 
 
+@pytest.mark.slow
 def test_captions_state_n_interval_and_hardware() -> None:
     result = make_result(voided=[{"round": 2, "reason": "x"}])
     for name, picture in matrix.report([typed(result)]).pictures().items():

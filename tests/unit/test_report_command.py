@@ -94,6 +94,7 @@ def test_unlike_work_has_rows_of_its_own(program: Program) -> None:
     assert "| digits-cnn, batch 64 in 4 micro-batches, deterministic | jax 0.620 (0.616 to 0.625) |" in page
 
 
+@pytest.mark.slow
 def test_every_format_is_written_in_one_go(program: Program) -> None:
     (program.folder / "pictures").mkdir()
     options = ("--html", "r.html", "--markdown", "r.md", "--latex", "r.tex", "--csv", "r.csv", "--figures", "pictures")
@@ -110,6 +111,7 @@ def test_every_format_is_written_in_one_go(program: Program) -> None:
     assert (program.folder / "pictures/ratio.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_pictures_are_linked_from_where_the_page_lies(program: Program) -> None:
     for name in ("text", "a b"):
         (program.folder / name).mkdir()
@@ -200,6 +202,7 @@ def test_figures_of_a_result_that_has_none_are_refused_with_the_reasons(program:
     assert error.endswith("; allowed: a result with times or losses\n")
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_refused(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     (program.folder / "folder").mkdir()
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)  # root may write everywhere

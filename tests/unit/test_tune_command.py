@@ -13,6 +13,8 @@ from tests.unit.programs import Program
 
 TUNE = ("tune", "--device", "cpu", "--out", "out", "--store", "store", "--batch-size", "8", "--deadline", "60")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
