@@ -352,6 +352,14 @@ class Train(Command[TrainingResult], name="train", reply=TrainingResult, deadlin
 
 
 @dataclass(frozen=True)
+class TrainModel(Command[TrainingResult], name="train_model", reply=TrainingResult, deadline=_COMPILING):
+    """Train the model of `spec` for all epochs, and write its weights to a safetensors file."""
+
+    spec: RunSpec
+    path: str
+
+
+@dataclass(frozen=True)
 class Losses(Command[list[float | None]], name="losses", reply=list[float | None], deadline=_COMPILING):
     """Train for all epochs and return the loss of every step.
 

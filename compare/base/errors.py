@@ -15,7 +15,7 @@ class DiskFull(Refused):
 
 
 class MatchingFailed(Refused):
-    """A user's own model crashed, took too long or ran out of memory during matching (exit code 3)."""
+    """A model crashed, took too long or ran out of memory before there were contenders (exit code 3)."""
 
 
 class ContenderFailed(Exception):

@@ -8,17 +8,19 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from compare.base import output, typed_json
+from compare.base import files, output, typed_json
 from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options
 from compare.execution import execute
-from compare.report import columns
+from compare.report import columns, figures
+from compare.report.plots.canvas import Picture
 from compare.report.sentences import DASH
 from compare.settings import plan
 from compare.settings.options import HOW, Settings
 from compare.studies import tune as tuning
+from compare.studies import tune_picture
 from compare.studies.cell_store import CellStore
 from compare.studies.tune import OBJECTIVES, Limits, Search, Trial, Tuning
 
@@ -56,7 +58,7 @@ def tune(
     """Search the fastest knobs of each backend here, for a workload or your own pair.
 
     The same command goes on after an interruption. A winner is certified before it is named. The tuning `best` then
-    stands for it. Write DIR/tuning.json.
+    stands for it. Write DIR/tuning.json and tune.svg.
     """
     if budget <= 0:
         raise Refused(f"--budget {budget:g} is not allowed; allowed: seconds above 0")
@@ -72,6 +74,9 @@ def tune(
     with execute.report_pause("heats"):
         found = search.run()
     path = tuning.write(found, folder)
+    picture = tune_picture.make_picture(found)
+    if isinstance(picture, Picture):
+        files.write({folder / f"tune.{kind}": figures.draw(picture, kind) for kind in ("svg", "png")})
     if as_json:
         typer.echo(typed_json.to_text(found))
     else:

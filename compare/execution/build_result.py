@@ -24,6 +24,7 @@ from compare.results.model import (
     Contender,
     Energy,
     Environment,
+    FullTraining,
     Kept,
     Latency,
     Memory,
@@ -63,8 +64,16 @@ def build(state: RunState, command: Sequence[str]) -> Result:
             voided=tuple(Voided(round=index + 1, reason=reason) for index, reason in sorted(state.voided.items())),
             telemetry=read(Telemetry, telemetry),
             explanation=explanation.explain(state, contenders),
+            full_training=_describe_full_training(state),
         )
     )
+
+
+def _describe_full_training(state: RunState) -> FullTraining | None:
+    trained = state.full_training
+    if trained is None:
+        return None
+    return FullTraining(contender=trained.contender, training=read(Training, strict_json.encode(trained.result)))
 
 
 def _other_machines(plan: Plan) -> dict[str, Json]:

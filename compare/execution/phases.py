@@ -22,6 +22,7 @@ from compare.execution import (
     batch_trial,
     certificate_cases,
     explanation,
+    fine_tuning,
     jobs,
     prepare_pair,
     record_certificates,
@@ -132,9 +133,14 @@ def _begin(plan: Plan, progress: Progress) -> Generator[tuple[Launcher, RunState
         if plan.workload.model.family == PAIR:
             progress("match", 0, 1)
             plan, pairing = prepare_pair.resolve(plan, folder)
+        trained = None
+        if plan.finetune_epochs is not None:
+            plan, trained = fine_tuning.train_full_model(plan, folder, progress)
         launcher = Launcher(plan, folder)
         try:
-            yield launcher, RunState.begin(plan, pairing)
+            state = RunState.begin(plan, pairing)
+            state.full_training = trained
+            yield launcher, state
         finally:
             launcher.ready.close()
 

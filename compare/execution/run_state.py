@@ -156,6 +156,19 @@ class StepProfiles:
     reason: str | None = None
 
 
+@dataclass(frozen=True)
+class FullTraining:
+    """The training run of the full model.
+
+    Attributes:
+        contender: the contender that trained it.
+        result: its losses and accuracies.
+    """
+
+    contender: str
+    result: TrainingResult
+
+
 @dataclass
 class RunState:
     """The state of a whole run.
@@ -170,6 +183,7 @@ class RunState:
         design_reason: why that is not the planned design, or None.
         rounds: the complete rounds.
         voided: the reason of every void round, by its index.
+        full_training: the training run of the full model before it was pruned, None without one.
         profiles: what is known about the step of each contender, by name.
     """
 
@@ -186,6 +200,7 @@ class RunState:
     rounds: list[Round] = field(default_factory=list[Round])
     telemetry: Telemetry = field(default_factory=Telemetry)
     voided: Mapping[int, str] = field(default_factory=dict[int, str])
+    full_training: FullTraining | None = None
     profiles: dict[str, StepProfiles] = field(default_factory=dict[str, StepProfiles])
 
     @classmethod

@@ -24,15 +24,26 @@ def make_heading(result: Result) -> str:
     spec = result.spec
     parameters = "" if spec.parameter_count is None else f"{count_noun(spec.parameter_count, 'parameter')}, "
     rounds = f"{count_noun(spec.rounds, 'round')}, " if spec.rounds else ""
-    epochs = f"{count_noun(spec.epochs, 'epoch')}, " if spec.task == TRAIN else ""
+    epochs = f"{count_noun(spec.finetune_epochs or spec.epochs, 'epoch')}, " if spec.task == TRAIN else ""
     allowed = spec.pair.allowed if spec.pair else ()
     accepted = f" (accepted differences: {', '.join(allowed)})" if allowed else ""
     return (
         f"{spec.workload}{accepted} {_DONE[spec.task]} {describe_device(result)} in {spec.precision}: "
-        f"{describe_batches(result)}{describe_pruning(spec)}, {epochs}{rounds}seed {spec.seed}; "
+        f"{describe_batches(result)}{describe_pruning(spec)}, {_describe_full_training(result)}{epochs}{rounds}"
+        f"seed {spec.seed}; "
         f"{parameters}{_describe_inputs(spec)}, "
         f"data {spec.data_source}"
     )
+
+
+def _describe_full_training(result: Result) -> str:
+    """Return how the full model was trained before it was pruned, empty without --finetune-epochs."""
+    full = result.full_training
+    if full is None:
+        return ""
+    accuracy = full.training.test_accuracy
+    reached = "" if accuracy is None else f" to a test accuracy of {accuracy:.4g}"
+    return f"after {count_noun(result.spec.epochs, 'epoch')} of the full model by {full.contender}{reached}, "
 
 
 def _describe_inputs(spec: Spec) -> str:
@@ -139,13 +150,20 @@ def describe_pruning(spec: Spec) -> str:
     """Return what pruning removed: the share of channels, and operations and parameters before and after."""
     if spec.prune is None:
         return ""
+    operations, parameters = (" to ".join(map(_short, counts)) for counts in count_pruned(spec))
+    return f", pruned by {spec.prune:.0%} ({operations} multiplications an image, {parameters} parameters)"
+
+
+def count_pruned(spec: Spec) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the multiplications of an image before and after pruning, and the parameters before and after."""
     values = dict(spec.model)
     family, pruned = str(values.pop("family")), cast("Mapping[str, Any]", values.pop("pruned"))
     narrow = ModelSpec(family, (spec.image[0], spec.image[1], spec.image[2]), spec.classes, values, pruned=pruned)
     full = pruning.full(narrow)
-    operations = f"{_short(pruning.count_operations(full))} to {_short(pruning.count_operations(narrow))}"
-    parameters = f"{_short(pruning.count_parameters(full))} to {_short(pruning.count_parameters(narrow))}"
-    return f", pruned by {spec.prune:.0%} ({operations} multiplications an image, {parameters} parameters)"
+    return (
+        (pruning.count_operations(full), pruning.count_operations(narrow)),
+        (pruning.count_parameters(full), pruning.count_parameters(narrow)),
+    )
 
 
 def _short(count: int) -> str:

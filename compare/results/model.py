@@ -59,6 +59,7 @@ class Spec(JsonObject):
     prune: float | None = None
     round_to: int = 8
     prune_by: str = "kernels"
+    finetune_epochs: int | None = None
     devices: int
     rotation: int
     machines: int
@@ -229,6 +230,14 @@ class Training(JsonObject):
     loss: tuple[float | None, ...]
     train_accuracy: float | None
     test_accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullTraining(JsonObject):
+    """The training run of the full model before it was pruned, by one contender."""
+
+    contender: str
+    training: Training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -479,6 +488,7 @@ class Result(JsonObject):
     voided: tuple[Voided, ...]
     telemetry: Telemetry
     explanation: Explanation | None = None
+    full_training: FullTraining | None = None
 
     @property
     def void_rounds(self) -> frozenset[int]:

@@ -61,7 +61,7 @@ _TUNED = (
 LADDER = "ladder"
 _CLIMBED = (
     *(name for name in _TUNED if name not in ("task", "batch_sizes")),
-    *("margin", "unequal", "rounds", "epochs", "deterministic", "cold_compile"),
+    *("margin", "unequal", "rounds", "epochs", "finetune_epochs", "deterministic", "cold_compile"),
 )
 _NOT_EXPLAINED = (
     "explain",
@@ -297,6 +297,17 @@ class RunSettings:
         commands=(_COMPARE, _AGREE),
         metavar="SCORE",
         spec_key="prune_by",
+    )
+    finetune_epochs: int | None = _option(
+        None,
+        Whole(1),
+        "With --prune: train before it, and N epochs after.",
+        group=WHAT,
+        commands=(_COMPARE,),
+        metavar="N",
+        unit="epochs",
+        spec_key="finetune_epochs",
+        schema={"type": ["integer", "null"], "minimum": 1},
     )
     accumulate: int = _option(
         1,

@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.base import arguments, descriptions, installed, output, workloads
 from compare.base.early_stopping import MOST_ROUNDS
-from compare.base.interface import Refused, RunSpec
+from compare.base.interface import INFER, Refused, RunSpec
 from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import Workload
@@ -106,7 +106,7 @@ class Plan(RunSettings):
             "batch_size": self.batch_size,
             "seed": self.seed,
             "knobs": switches,
-            "epochs": self.epochs,
+            "epochs": self.finetune_epochs or self.epochs,
             "data": str(dataset),
             "accumulate": self.accumulate,
             "devices": self.devices_of(switches),
@@ -205,6 +205,10 @@ def resolve(settings: Settings, cluster: Cluster | None = None) -> tuple[Workloa
 
 
 def _prune(workload: Workload, settings: Settings) -> Workload:
+    if settings.finetune_epochs is not None and (settings.prune is None or settings.task == INFER):
+        raise Refused(
+            f"--finetune-epochs {settings.finetune_epochs} needs --prune and --task train; allowed: with --prune 0.5"
+        )
     if settings.prune is None or workload.model.pruned:
         return workload
     return replace(workload, model=pruning.prune(workload.model, settings.prune, settings.round_to, settings.prune_by))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from compare.base import typed_json
 from compare.base.interface import INFER, Refused
+from compare.report.sentences import count_pruned
 from compare.results import result_file
 from compare.results.model import Contender, Result
 from compare.settings import contenders, plan, tasks, tunings
@@ -73,7 +74,7 @@ class Climb:
             Refused: for an unknown rung, or a comparison that cannot be done at all.
         """
         self.settings.check()
-        _, device = plan.resolve(replace(self.settings, prune=None))
+        _, device = plan.resolve(replace(self.settings, prune=None, finetune_epochs=None))
         list_backends(self.settings)
         return rungs.choose_changes(self.names, self.settings.precision, device)
 
@@ -84,7 +85,7 @@ class Climb:
             Refused: the comparison cannot be done at all.
             KeyboardInterrupt, SystemExit: an interruption. Finished rungs are kept, and the same command goes on.
         """
-        workload, device = plan.resolve(replace(self.settings, prune=None))
+        workload, device = plan.resolve(replace(self.settings, prune=None, finetune_epochs=None))
         changes = self.check()
         self._ground = Ground(device, workload.name)
         self._climbs_to_compiled = any(change.name == rungs.COMPILED for change, _ in changes)
@@ -233,6 +234,9 @@ class Climb:
             for backend, contender in measured.items()
         }
         rung = _make_rung(change, changed, shown)
+        if change.kind == rungs.MODEL:
+            operations, parameters = count_pruned(result.spec)
+            rung = replace(rung, operations=operations, parameters=parameters)
         return rung, replace(changed, times=times, shown=shown) if kept else level
 
     def _compare(self, change: Change, level: _Level, names: Sequence[str]) -> CellState:
@@ -255,6 +259,7 @@ class Climb:
             precision=level.precision,
             batch_size=level.batch_size,
             prune=level.prune,
+            finetune_epochs=None if level.prune is None else self.settings.finetune_epochs,
             rounds=self.settings.rounds or ROUNDS,
             energy=False,
             out=out,
@@ -270,6 +275,7 @@ class Climb:
         settings = replace(
             self._make_settings(level, names if len(names) > 1 else names * 2, self._make_folder(change.name) / INFER),
             task=INFER,
+            finetune_epochs=None,
             batch_size=None,
             batch_sizes=REQUEST_SIZES,
             epochs=None,

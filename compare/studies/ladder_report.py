@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from compare.base.errors import make_printable
+from compare.base.statistics import Ratio
 from compare.report import columns
 from compare.report.document import Report, Section, Table
 from compare.report.formats import latex
@@ -68,6 +69,18 @@ def _remark(ladder: Ladder) -> Iterator[str]:
         for backend, each in rung.contenders.items():
             if each.reason:
                 yield f"    {backend}: {_describe_kept(each)}, {each.reason}"
+            if rung.operations is not None and each.ratio is not None:
+                yield f"    {backend}: {_compare_with_operations(rung.operations, each.ratio)}"
+
+
+def _compare_with_operations(operations: tuple[int, int], ratio: Ratio) -> str:
+    """Return how the time of an image changed beside the operations that pruning removed."""
+    before, after = operations
+    share = after / before
+    said = f"operations fell to {share:.0%}, the time of an image to {ratio.estimate:.0%}"
+    if ratio.high >= 1:
+        return f"operations fell to {share:.0%}, and the time of an image did not surely fall"
+    return f"{said}, less than half as much" if 1 - ratio.estimate < (1 - share) / 2 else said
 
 
 def _describe_kept(each: RungContender) -> str:

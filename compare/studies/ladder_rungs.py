@@ -123,6 +123,8 @@ class Rung(JsonObject):
 
     Attributes:
         is_same_rounds: whether it was timed in the same rounds as the rung before.
+        operations: multiplications of an image before and after pruning, None on other rungs.
+        parameters: their number before and after pruning, None on other rungs.
     """
 
     name: str
@@ -133,6 +135,8 @@ class Rung(JsonObject):
     prune: float | None
     is_same_rounds: bool
     reason: str | None
+    operations: tuple[int, int] | None = None
+    parameters: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -320,6 +320,15 @@ class Worker:
         """Return the user's files that this process has loaded, or opened since it traced a model."""
         return user_files.find()
 
+    def train_model(self, spec: RunSpec, path: str) -> TrainingResult:
+        """Train the model of a spec, and write its weights to a safetensors file, under neutral names."""
+        train, test = dataset_file.load(spec.data)
+        session = self._backend.open(spec)
+        result = training.train(session, spec, train, test)
+        state = session.export()
+        tensors.save({**state.parameters, **state.buffers}, Path(path))
+        return result
+
     def own_weights(self, spec: RunSpec, path: str) -> None:
         """Write the weights that a user's factory gave its model to a safetensors file, under neutral names."""
         state = self._backend.open(replace(spec, weights=OWN_WEIGHTS)).export()

@@ -1,6 +1,7 @@
 """A pruned model computes what the full model computes with zeros in the removed channels, in both backends."""
 
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from compare.base.commands import PruningCheck
 from compare.base.workloads import Workload
 from compare.data import dataset_file, datasets, pruning, weights
 from compare.worker import recording
+from compare.worker.worker import Worker
 from tests.parity import small, twins
 
 SIDES = {**small.SIDES, "digits-cnn": 8}
@@ -89,6 +91,25 @@ class TestFaults:
 
         monkeypatch.setattr(pruning, "mask", forget)
         assert fails(check(prune("cifar-resnet18"), backend, tmp_path))
+
+
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_a_trained_full_model_gives_the_weights_of_the_pruned_one(backend: str, tmp_path: Any):
+    workload = prune("digits-cnn")
+    full = replace(workload, model=pruning.full(workload.model))
+    data = tmp_path / "dataset.safetensors"
+    dataset_file.save(datasets.load(workload, folder=None, seed=0, batch_size=small.BATCH), data)
+    spec = small.spec(full, backend, "stock", data=str(data), epochs=1)
+    path = tmp_path / "weights.safetensors"
+    result = Worker(twins.BACKENDS[backend], perf_counter).train_model(spec, str(path))
+    assert len(result.loss) == 1
+    assert result.test_accuracy is not None
+    trained = weights.load(str(path))
+    assert {name: array.shape for name, array in trained.items()} == shapes(full, backend)
+    initial = weights.initialise(shapes(full, backend), spec.seed)
+    assert not np.allclose(trained["conv.kernel"], initial["conv.kernel"])
+    cut = pruning.cut(workload.model, trained, pruning.choose_channels(workload.model, trained))
+    assert {name: array.shape for name, array in cut.items()} == shapes(workload, backend)
 
 
 def test_both_backends_get_the_same_weights():

@@ -11,6 +11,7 @@ import pytest
 from compare.base.interface import Refused
 from compare.base.statistics import Ratio
 from compare.settings.tunings import STOCK
+from compare.studies import ladder_report
 from compare.studies import ladder_rungs as rungs
 from compare.studies.ladder_rungs import CHANGES, Ground, Times
 from tests.fakebackend import plans
@@ -227,3 +228,48 @@ def test_requests_are_timed_where_they_are_asked_for(program: Program, monkeypat
     assert list(latency) == ["1", "32"]
     assert latency["1"]["p50"] <= latency["1"]["p99"]
     assert "latency (ms)" in out
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"),
+    [
+        (Ratio(0.3, 0.29, 0.31, 0.95), "operations fell to 25%, the time of an image to 30%"),
+        (Ratio(0.9, 0.88, 0.92, 0.95), "operations fell to 25%, the time of an image to 90%, less than half as much"),
+        (Ratio(0.99, 0.97, 1.01, 0.95), "operations fell to 25%, and the time of an image did not surely fall"),
+    ],
+)
+def test_a_pruned_rung_says_where_operations_fell_and_time_did_not(ratio: Ratio, said: str) -> None:
+    contender = make_contender(ratio)
+    rung = rungs.Rung(
+        name="pruned",
+        change="half of the channels are removed",
+        contenders={"torch": contender},
+        precision="float32",
+        batch_size=8,
+        prune=0.5,
+        is_same_rounds=False,
+        reason=None,
+        operations=(400, 100),
+        parameters=(40, 10),
+    )
+    ladder = rungs.Ladder(
+        rungs=(rung,), workload="x", device="cpu", device_name=None, margin=0.01, rounds=3, command=()
+    )
+    assert ladder_report.list_remarks(ladder)[-1] == f"    torch: {said}"
+
+
+def make_contender(ratio: Ratio) -> rungs.RungContender:
+    return rungs.RungContender(
+        contender="torch:stock",
+        step_seconds=None,
+        images_per_second=None,
+        memory=None,
+        compile_seconds=None,
+        break_even_steps=None,
+        latency_seconds=None,
+        test_accuracy=None,
+        agreement="pass",
+        kept=True,
+        ratio=ratio,
+        reason=None,
+    )

@@ -1,6 +1,8 @@
 """Widths, scores and counts of pruned models, without a framework."""
 
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ from compare.base import workloads
 from compare.base.errors import Refused
 from compare.base.workloads import ModelSpec
 from compare.data import pruning
+from compare.settings import plan
+from compare.settings.options import Settings
 
 # As published: parameters (torchvision, pytorch-cifar, Pytorch-UNet) and multiplications of a forward pass.
 PUBLISHED = {
@@ -113,3 +117,17 @@ def test_masked_channels_are_never_written():
     assert masked["conv.bias"].tolist() == [0, 1, 0, 1]
     assert masked["conv.kernel"].sum() == 18
     assert math.prod(masked["dense.kernel"].shape) == masked["dense.kernel"].sum()
+
+
+@pytest.mark.parametrize("changes", [{}, {"prune": 0.5, "task": "infer"}])
+def test_fine_tuning_needs_a_pruned_model_that_trains(changes: dict[str, Any]):
+    with pytest.raises(Refused, match="--finetune-epochs 1 needs --prune and --task train"):
+        plan.resolve(Settings(device="cpu", finetune_epochs=1, **changes))
+
+
+def test_a_fine_tuned_model_trains_for_its_own_epochs(tmp_path: Path):
+    settings = Settings(device="cpu", prune=0.5, epochs=4, finetune_epochs=1, out=tmp_path)
+    made = plan.make(settings)
+    contender = made.contenders[0]
+    assert made.spec(contender, tmp_path).epochs == 1
+    assert made.spec(contender, tmp_path, epochs=made.epochs).epochs == 4

@@ -64,6 +64,10 @@ def test_it_finds_certifies_and_keeps_the_fastest_knobs(program: Program, monkey
     assert found["gains"]["fake"] == pytest.approx(0.7, rel=0.02)
     by_name = {trial["contender"]: trial for trial in found["trials"]}
     assert by_name[winner]["agreement"] is True
+    drawn = (program.folder / "out" / "tune.svg").read_text()
+    assert "winner, certified" in drawn
+    assert "milliseconds a step, left is faster" in drawn
+    assert (program.folder / "out" / "tune.png").read_bytes().startswith(b"\x89PNG")
     assert f"samestep compare {winner} --workload digits-cnn" in out
     code, _, _ = program.run(*COMPARE, "fake:compiled", "fake:best")
     assert code == 0

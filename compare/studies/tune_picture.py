@@ -1,0 +1,66 @@
+"""The picture of a search: the step time of every candidate, a bar for each, so that it fits a slide."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from compare.report.palette import find_light
+from compare.report.plots.canvas import Absent, Figure, Picture, choose_colour, shorten
+from compare.studies.tune import Trial, Tuning
+
+_INCHES, _BAR_INCHES, _AXIS_INCHES = 7.2, 0.24, 0.75
+_MOST_BARS = 12
+_LONGEST_NAME = 46
+
+
+def make_picture(tuning: Tuning) -> Picture | Absent:
+    """Return the picture: the fastest candidates of each backend, with the winner and those that do not agree."""
+    bars = _list_bars(tuning)
+    if not bars:
+        return Absent("no candidate was timed")
+    caption = (
+        "Time of each candidate in its last heat: shorter is faster. Heats are timed one after the other, so bars of "
+        "different heats are a guide. A hatched bar did not agree."
+    )
+    setting = f"{tuning.workload}, {tuning.precision}, {tuning.device}; n = {len(tuning.trials)} candidates."
+    return Picture("tune", f"Search for the fastest knobs of {tuning.workload}", caption, setting, lambda: _draw(bars))
+
+
+def _list_bars(tuning: Tuning) -> list[tuple[Trial, str]]:
+    """Return the fastest candidates of each backend with what is said about each, the fastest first."""
+    bars = list[tuple[Trial, str]]()
+    for backend in dict.fromkeys(trial.contender.partition(":")[0] for trial in tuning.trials):
+        timed = [trial for trial in tuning.trials if trial.contender.startswith(f"{backend}:") and trial.step_seconds]
+        timed.sort(key=lambda trial: trial.step_seconds or 0.0)
+        for trial in timed[:_MOST_BARS]:
+            is_winner = tuning.winner.get(backend) == trial.contender
+            said = "winner, certified" if is_winner else "does not agree" if trial.agreement is False else ""
+            bars.append((trial, said))
+    return bars
+
+
+def _draw(bars: Sequence[tuple[Trial, str]]) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(_INCHES, _BAR_INCHES * len(bars) + _AXIS_INCHES), layout="constrained")
+    axes: Any = figure.subplots()
+    backends = list(dict.fromkeys(trial.contender.partition(":")[0] for trial, _ in bars))
+    longest = max(trial.step_seconds or 0.0 for trial, _ in bars)
+    for place, (trial, said) in enumerate(bars):
+        colour = choose_colour(backends.index(trial.contender.partition(":")[0]))
+        milliseconds = 1e3 * (trial.step_seconds or 0.0)
+        is_wrong = trial.agreement is False
+        axes.barh(
+            place,
+            milliseconds,
+            0.76,
+            facecolor=find_light("paper") if is_wrong else colour,
+            edgecolor=colour,
+            hatch="////" if is_wrong else None,
+        )
+        text = f"{milliseconds:.4g}" + (f"  {said}" if said else "")
+        axes.annotate(text, (milliseconds, place), xytext=(4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(bars)), [shorten(trial.contender, _LONGEST_NAME) for trial, _ in bars])
+    axes.set_xlim(0, 1.35e3 * longest)
+    axes.set_xlabel("milliseconds a step, left is faster")
+    axes.invert_yaxis()
+    return figure
