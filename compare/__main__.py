@@ -1,8 +1,9 @@
 """The console script `samestep`, and `python -m compare`."""
 
-import os
 import signal
 import sys
+
+from compare.base.errors import end_at_once
 
 # Every other import waits until `main` handles interrupts.
 
@@ -14,7 +15,7 @@ def main() -> None:
     """Run the command line. An interrupt during the import ends the process at once, with one line."""
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:  # in the background a shell ignores interrupts
-        signal.signal(signal.SIGINT, _interrupt)
+        signal.signal(signal.SIGINT, end_at_once)
     _check_memory_limits()
     try:
         from compare.cli.app import main as run
@@ -39,14 +40,6 @@ def _check_memory_limits() -> None:
                 f"allowed: {_LEAST_MEMORY >> 20:,} MiB or more\n"
             )
             sys.exit(2)
-
-
-def _interrupt(number: int, _frame: object) -> None:
-    """End as a signal ends a process. Some libraries would turn an exception in their import into another one."""
-    os.write(2, b"samestep: interrupted\n")
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)
 
 
 if __name__ == "__main__":

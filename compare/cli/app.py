@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from compare import __version__
-from compare.base.errors import MatchingFailed, Refused, make_printable, shorten
+from compare.base.errors import MatchingFailed, Refused, end_at_once, make_printable, shorten
 from compare.base.interruptions import REPORTED
 from compare.cli import exit_codes
 from compare.cluster import launch_info
@@ -54,6 +54,7 @@ COMMANDS = {
     "env": Entry("lists", "Print this machine's packages, devices and variables."),
 }
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a number"}
 
 
@@ -93,11 +94,18 @@ def _read_value(option: str) -> str:
 
 def _load(name: str) -> Any:
     """Import the module of a command. Return the command."""
+    handlers = {number: signal.getsignal(number) for number in _ENDING}
+    for number in _ENDING:
+        if isinstance(handlers[number], _Ending):
+            signal.signal(number, end_at_once)
     from compare.cli import prepared_run
     from compare.cli.help import HelpCommand
 
     entry = COMMANDS[name]
     function = getattr(import_module(f"compare.cli.{entry.module}"), name)
+    for number, handler in handlers.items():
+        if isinstance(handler, _Ending):
+            signal.signal(number, handler)
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(name, cls=HelpCommand)(prepared_run.make_command(function) if entry.is_prepared else function)
     return typer.main.get_command(app)
@@ -204,7 +212,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # the locale may lack a dash
     ending = _Ending()  # ends the children on the way out
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _ENDING:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):  # nohup ignores SIGHUP
             signal.signal(number, ending)
     try:

@@ -93,7 +93,7 @@ def kill_once(place: Place, source: random.Random, duration: float) -> list[str]
     while left and time.monotonic() < end:
         time.sleep(0.2)
         left = list(place.find_leftovers())
-    if number != signal.SIGKILL and not ended and moment > 0.5 and _has_traceback(error):
+    if number != signal.SIGKILL and not ended and _has_traceback(error):
         left.append(f"a traceback: {error[-500:]}")
     return [f"{number.name} after {moment:.2f} s: {each}" for each in left]
 
@@ -133,8 +133,11 @@ def _run_whole(place: Place, what: str) -> list[str]:
 
 
 def _has_traceback(error: str) -> bool:
-    """Tell whether a run printed a traceback. The server that forks fake children ends with one of its own."""
-    return "Traceback" in error and "fork_server.py" not in error
+    """Tell whether a run printed a traceback, other than Python's own before samestep's first line.
+
+    The server that forks fake children ends with one of its own.
+    """
+    return "Traceback" in error and f"{plans.ROOT}/compare/" in error and "fork_server.py" not in error
 
 
 def main() -> None:

@@ -1,6 +1,15 @@
 """`samestep` with the fake backends registered: python -m tests.fakebackend.program compare fake other ..."""
 
-import tests.fakebackend.registered  # noqa: F401 -- registers them
-from compare.cli import app
+import signal
 
+from compare.base.errors import end_at_once
+
+before = signal.getsignal(signal.SIGINT)
+if before is signal.default_int_handler:
+    signal.signal(signal.SIGINT, end_at_once)
+
+import tests.fakebackend.registered  # noqa: E402, F401 -- registers them
+from compare.cli import app  # noqa: E402
+
+signal.signal(signal.SIGINT, before)
 app.main()

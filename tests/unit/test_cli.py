@@ -36,14 +36,15 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
         yield program
 
 
-def test_an_interrupt_while_the_program_is_imported_is_no_traceback() -> None:
+@pytest.mark.parametrize("module", ["compare.cli.app", "compare.execution.execute"])
+def test_an_interrupt_while_the_program_is_imported_is_no_traceback(module: str) -> None:
     interrupted = """
 import os, signal, sys, time
 from compare import __main__ as program
 
 class Interrupting:
     def find_spec(self, name, path, target=None):
-        if name == "compare.cli.app":
+        if name == sys.argv[2]:
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(60)
 
@@ -51,7 +52,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have had
 sys.meta_path.insert(0, Interrupting())
 program.main()
 """
-    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, timeout=50, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", interrupted, "compare", module], capture_output=True, timeout=50, check=False
+    )
     assert ended.stderr == b"samestep: interrupted\n"
 
 
