@@ -3,7 +3,7 @@
 import signal
 import sys
 
-from compare.base.errors import end_at_once
+from compare.cli.exit_codes import end_at_once
 
 # Every other import waits until `main` handles interrupts.
 

@@ -1,8 +1,5 @@
 """The ways in which samestep fails, and how messages are made short and printable."""
 
-import os
-import signal
-
 _CUT = " ..."
 
 
@@ -59,14 +56,3 @@ def shorten(text: str, most: int) -> str:
 def make_printable(text: str) -> str:
     """Return text with a question mark for each character that a terminal would act on."""
     return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def end_at_once(number: int, _frame: object) -> None:
-    """Handle a signal during an import: say so, and end as a signal ends a process.
-
-    Some libraries would turn an exception in their import into another one.
-    """
-    os.write(2, b"samestep: interrupted\n")
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    os._exit(128 + number)

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from compare import __version__
-from compare.base.errors import MatchingFailed, Refused, end_at_once, make_printable, shorten
+from compare.base.errors import MatchingFailed, Refused, make_printable, shorten
 from compare.base.interruptions import REPORTED
 from compare.cli import exit_codes
 from compare.cluster import launch_info
@@ -97,7 +97,7 @@ def _load(name: str) -> Any:
     handlers = {number: signal.getsignal(number) for number in _ENDING}
     for number in _ENDING:
         if isinstance(handlers[number], _Ending):
-            signal.signal(number, end_at_once)
+            signal.signal(number, exit_codes.end_at_once)
     from compare.cli import prepared_run
     from compare.cli.help import HelpCommand
 

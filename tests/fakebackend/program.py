@@ -2,7 +2,7 @@
 
 import signal
 
-from compare.base.errors import end_at_once
+from compare.cli.exit_codes import end_at_once
 
 before = signal.getsignal(signal.SIGINT)
 if before is signal.default_int_handler:
