@@ -67,6 +67,11 @@ class Result:
         return model.to_json(self._result)
 
     @property
+    def typed(self) -> "model.Result":
+        """The result as an object with types."""
+        return self._result
+
+    @property
     def baseline(self) -> str:
         """The name of the first contender, which the others are compared with."""
         return self._result.contenders[0].name

@@ -115,34 +115,38 @@ def _add_label(name: str, label: str) -> str:
 
 
 def _name_group(result: Result) -> str:
-    spec = result.raw["spec"]
-    sizes = spec["batch_sizes"]
-    batch = f"batch {spec['batch_size']}" if sizes is None else f"requests of batch {sizes[0]}"
-    return f"{spec['workload']} {spec['precision']} {batch}"
+    spec = result.typed.spec
+    batch = f"batch {spec.batch_size}" if spec.batch_sizes is None else f"requests of batch {spec.batch_sizes[0]}"
+    return f"{spec.workload} {spec.precision} {batch}"
 
 
 def _extra(result: Result, contender: Contender) -> dict[str, Any]:
+    from compare.base import typed_json
+
     against = {} if contender.name == result.baseline else _against(result, contender.name)
-    raw = next(entry for entry in result.raw["contenders"] if entry["name"] == contender.name)
+    times = next(each.step_seconds for each in result.typed.contenders if each.name == contender.name)
     return {
-        "samestep": result.raw["id"],
+        "samestep": result.typed.id,
         "contender": contender.name,
         "agreement": result.agreement,
         "memory": dict(contender.memory),
         "compile_seconds": contender.compile_seconds,
         "images_per_second": contender.images_per_second,
-        "steps_per_block": raw["step_seconds"]["steps_per_block"] if raw["step_seconds"] else 1,
+        "steps_per_block": times.steps_per_block if times else 1,
         **(
             {"latency": {size: each._asdict() for size, each in contender.latency.items()}} if contender.latency else {}
         ),
-        "voided": result.raw["voided"],
+        "voided": typed_json.write(result.typed.voided),
         **against,
     }
 
 
 def _against(result: Result, name: str) -> dict[str, Any]:
-    comparison = next(entry for entry in result.raw["comparisons"] if entry["contender"] == name)
-    return {key: comparison[key] for key in ("baseline", "ratio", "verdict")}
+    from compare.base import typed_json
+
+    comparison = next(entry for entry in result.typed.comparisons if entry.contender == name)
+    ratio = typed_json.write(comparison.ratio)
+    return {"baseline": comparison.baseline, "ratio": ratio, "verdict": comparison.verdict}
 
 
 def describe_machine() -> dict[str, Any]:
