@@ -180,7 +180,7 @@ def knobs() -> str:
         "### stock and compiled\n",
         table(("contender", "knobs"), ([f"`{b}:{name}`", listed(values)] for (b, name), values in GIVEN.items())),
         "### tuned\n",
-        "The last column names the evidence in the repository.\n",
+        "The last column names the evidence in the repository. On a CPU `tuned` is a guess.\n",
         table(
             ("contender", "device", "workload", "knobs", "measured in"),
             (

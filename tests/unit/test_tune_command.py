@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
+from compare.settings.options import Settings
+from compare.studies.cell_store import CellStore
+from compare.studies.race import Race, Track
+from compare.studies.tune import Limits, Search
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
+from tests.unit.result_factory import make_result, typed
 
 TUNE = ("tune", "--device", "cpu", "--out", "out", "--store", "store", "--batch-size", "8", "--deadline", "60")
 
@@ -36,6 +41,7 @@ def read(program: Program) -> dict[str, Any]:
         (["fake:compiled"], "allowed: backends such as torch and jax"),
         (["fake", "--budget", "0"], "--budget 0 is not allowed"),
         (["fake", "--memory", "-1"], "--memory -1 is not allowed"),
+        (["fake", "--objective", "energy"], "--objective energy needs a GPU, whose energy NVML tells"),
         (["fake", "--objective", "beauty"], "--objective 'beauty' is not allowed; allowed: time, energy"),
     ],
 )
@@ -100,3 +106,23 @@ def test_a_screening_claims_nothing(program: Program, monkeypatch: pytest.Monkey
     assert read(program)["winner"] == {}
     assert all(trial["agreement"] is None for trial in read(program)["trials"])
     assert "claims nothing" in out
+
+
+@pytest.mark.parametrize(("status", "winner"), [("pass", ("compiled", 1.0)), ("fail", None)])
+def test_the_default_is_certified_before_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, winner: tuple[str, float] | None
+):
+    asked = list[list[str]]()
+    result = make_result()
+    result["agreement"]["status"] = status
+
+    def compare(self: Search, names: list[str], *, rounds: int | None, agreement: bool) -> Any:
+        asked.append(names)
+        assert agreement
+        return typed(result)
+
+    monkeypatch.setattr(Search, "_compare", compare)
+    search = Search(Settings(), Limits(), CellStore(tmp_path / "store"), [], tmp_path)
+    race = Race(Track("torch", "cpu", "digits-cnn", "float32"), leader="compiled")
+    assert search._certify(race) == winner  # pyright: ignore[reportPrivateUsage]
+    assert asked == [["torch:stock", "torch:compiled"]]
