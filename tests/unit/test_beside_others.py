@@ -19,6 +19,8 @@ from tests.fakebackend import plans
 from tests.unit.result_factory import typed
 from tests.unit.stage import Stage, exit_code
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:

@@ -17,6 +17,8 @@ from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
 from tests.fakebackend import BACKENDS, plans
 
+pytestmark = pytest.mark.slow
+
 SHORT = 1.5
 """Seconds until a child that hangs is given up."""
 

@@ -24,6 +24,8 @@ from tests.fakebackend import plans
 from tests.unit.result_factory import typed
 from tests.unit.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 NOISE = {"step_noise": 0.001, "seed": 1}
 
 

@@ -20,6 +20,8 @@ from tests.fakebackend import plans
 from tests.unit.result_factory import typed
 from tests.unit.stage import Result, Stage
 
+pytestmark = pytest.mark.slow
+
 COMPILED = {"fake": {"compile_seconds": 8.0}, "other": {"compile_seconds": 4.0}}
 
 

@@ -21,6 +21,8 @@ from tests.unit.programs import Program
 from tests.unit.result_factory import make_result
 from tests.unit.stage import Result, Stage
 
+pytestmark = pytest.mark.slow
+
 NOISE = {"step_noise": 0.001, "launch_noise": 0.001}
 SLOW = {"fake": {"step_seconds": 0.001, "seed": 1, **NOISE}, "other": {"step_seconds": 0.002, "seed": 2, **NOISE}}
 

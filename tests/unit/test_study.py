@@ -20,6 +20,8 @@ from compare.studies.cells import Cell, Place
 from compare.studies.study import Study
 from tests.fakebackend import plans
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = Settings(contenders=("fake", "other"), device="cpu", rounds=3, epochs=1, batch_size=8, deadline=60.0)
 
 
