@@ -192,3 +192,14 @@ def _flatten(result: Any, path: str, is_array: Callable[[Any], bool]) -> Iterato
         )
     for key, part in parts.items():
         yield from _flatten(part, f"{path}.{key}" if path else str(key), is_array)
+
+
+def describe_losses(task: Task | None) -> tuple[str, ...]:
+    """Return the loss of each output with targets, with the output's name and weight if there are several."""
+    if task is None:
+        return (CROSS_ENTROPY,)
+    several = len(task.with_targets) > 1
+    return tuple(
+        (f"{each.name} " if several else "") + each.loss + (f" with weight {each.weight:g}" if each.weight != 1 else "")
+        for each in task.with_targets
+    )

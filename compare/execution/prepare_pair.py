@@ -16,6 +16,7 @@ from compare.agreement.measures import compute_relative_error
 from compare.base import descriptions, tensors
 from compare.base.commands import Command, ListUserFiles, OwnWeights, RunLayer, TraceModel, Traces, UserFiles
 from compare.base.interface import TRAIN, Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
+from compare.base.task import describe_losses
 from compare.base.trace import Layer, Trace
 from compare.data import dataset_file, datasets
 from compare.execution import certificate_cases
@@ -87,6 +88,7 @@ def _resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         len(request.weights_map or {}),
         code,
         tuple(differences),
+        describe_losses(plan.workload.task),
     )
     return replace(plan, weights=str(files[request.weights_from])), pairing
 
@@ -132,7 +134,9 @@ def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         plan = _name_variables(plan, matched, ())
         files = sides.write(plan, "weights", OwnWeights)
         code = sides.list_user_files()
-    return replace(plan, weights=str(files[backend])), Pairing(traces, matched, weights_from=backend, code=code)
+    return replace(plan, weights=str(files[backend])), Pairing(
+        traces, matched, weights_from=backend, code=code, losses=describe_losses(plan.workload.task)
+    )
 
 
 class _Sides:

@@ -73,7 +73,14 @@ def _describe_training(spec: Spec) -> str:
     ]
     smoothing = f" with label smoothing {spec.label_smoothing}" if spec.label_smoothing else ""
     settings = ", ".join([f"learning rate {optimizer.get('learning_rate')}", *extras])
-    return f"both sides train with samestep's {optimizer.get('name')}, {settings}, and the same loss{smoothing}"
+    return f"both sides train with samestep's {optimizer.get('name')}, {settings}, {_name_losses(spec)}{smoothing}"
+
+
+def _name_losses(spec: Spec) -> str:
+    losses = spec.pair.losses if spec.pair else ()
+    if "own" in losses:
+        return "and each with the loss function of your own"
+    return f"and the same loss{': ' if losses else ''}{', '.join(losses)}"
 
 
 def make_table(spec: Spec) -> Table | None:

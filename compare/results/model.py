@@ -37,7 +37,8 @@ class PairSide(JsonObject):
 class PairSpec(JsonObject):
     """How a user's own two models were matched. `map` leads from torch's names to flax's.
 
-    `beside` are differences that the certificate does not see.
+    `beside` are differences that the certificate does not see. `losses` are by output, with its name where there are
+    several.
     """
 
     map: Mapping[str, str]
@@ -46,6 +47,7 @@ class PairSpec(JsonObject):
     different_alone: Mapping[str, float | None]
     sides: Mapping[str, PairSide]
     beside: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Keep the findings about a user's pair, and explain a failed certificate with them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ class Pairing:
         mapped: how many variables the user's map names.
         code: the user's files behind each model by backend, empty where they were not listed.
         beside: differences of initial values, which the certificate does not see, each with a cure.
+        losses: the loss of each output in words.
     """
 
     traces: Mapping[str, Trace]
@@ -43,6 +44,7 @@ class Pairing:
     mapped: int = 0
     code: Mapping[str, UserFiles] = field(default_factory=dict[str, UserFiles])
     beside: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
 
     @property
     def is_alone(self) -> bool:
@@ -51,8 +53,15 @@ class Pairing:
 
     @property
     def unlike(self) -> frozenset[str]:
-        """Torch's paths of matched layers of two kinds: a dense layer and a 1x1 convolution."""
-        return frozenset(torch.path for torch, jax in self.matching.layers if torch.role != jax.role)
+        """Torch's paths of matched layers of which one may take rows and the other images of one pixel.
+
+        They are of two kinds, a dense layer and a 1x1 convolution, or their shapes say so.
+        """
+        return frozenset(
+            torch.path
+            for torch, jax in self.matching.layers
+            if torch.role != jax.role or any(map(_differ_by_ones, (torch.input, torch.output), (jax.input, jax.output)))
+        )
 
     def explain(self, certificate: Certificate) -> Certificate:
         """Return a certificate with notes about the first layer that failed: its settings and the remedy.
@@ -148,6 +157,7 @@ class Pairing:
             "allowed": list(self.allowed),
             "different_alone": dict(self.different),
             "beside": list(self.beside),
+            "losses": list(self.losses),
             "sides": {
                 backend: {
                     "framework": trace.framework,
@@ -158,6 +168,12 @@ class Pairing:
                 for backend, trace in self.traces.items()
             },
         }
+
+
+def _differ_by_ones(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Tell whether two shapes differ in axes of length 1 only."""
+    lengths = [[length for length in shape[1:] if length != 1] for shape in (one, other)]
+    return len(one) != len(other) and one[:1] == other[:1] and lengths[0] == lengths[1]
 
 
 def _layer_number(tensor: str, numbers: Mapping[str, int]) -> int:
