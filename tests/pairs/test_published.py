@@ -1,0 +1,84 @@
+"""Models of torchvision and timm at 64x64, each with a right port and a wrong one. `make cases` runs them.
+
+A model whose library is not installed is skipped.
+"""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.own import asked
+
+FLAX, TORCH = "tests/pairs/published_flax.py", "tests/pairs/published_torch.py"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model's name in its library, a wrong port of it, and what the answer to that port says.
+
+    Attributes:
+        port: the factory of the flax side.
+        name: its name in the library; "" for torchvision's vgg11_bn with a narrow head.
+        mistake: the argument of the wrong port.
+        words: the layer or cause that the answer names.
+        code: the exit code of the wrong port.
+        library: `torchvision` or `timm`.
+    """
+
+    port: str
+    name: str
+    mistake: str
+    words: str
+    code: int = 1
+    library: str = "torchvision"
+
+
+MODELS = (
+    Model("squeezenet", "squeezenet1_1", "order", "same channels on both sides in another order"),
+    Model("mobilenet_v2", "mobilenet_v2", "relu", "relu6"),
+    Model("mobilenet_v3", "mobilenet_v3_small", "gate", "hardsigmoid"),
+    Model("resnet18", "resnet18", "pool", "max-pool"),
+    Model("vgg", "", "momentum", "the same number was copied"),
+    Model("efficientnet_b0", "efficientnet_b0", "act", "silu"),
+    Model("regnet_y", "regnet_y_400mf", "groups", "trunk_output.block1", 2),
+    Model("densenet121", "densenet121", "order", "same channels on both sides in another order"),
+    Model("convnext_tiny", "convnext_tiny", "gelu", "approximate=False"),
+    Model("vit_small", "vit_small_patch16_224", "scale", "blocks.0.attn.proj", library="timm"),
+    Model("resnet50", "resnet50", "stride", "stride"),
+)
+
+
+def ask(model: Model, mistake: str, out: Path) -> asked.Answer:
+    """Run `samestep agree` on a port."""
+    factory = "images" if model.library == "timm" else "vision" if model.name else "small_vgg"
+    arguments = [f"jax.mistake={mistake}"] if mistake else []
+    arguments += [f"torch.name={model.name}"] if model.name else []
+    arguments += ["torch.img_size=64"] if model.library == "timm" else []
+    options = [part for each in arguments for part in ("--model-args", each)]
+    return asked.agree(
+        f"{FLAX}:{model.port}",
+        f"{TORCH}:{factory}",
+        out,
+        *asked.QUICK,
+        *options,
+        "--allow",
+        "running-variance",
+        "--batch-size",
+        "4",
+        image="64x64x3",
+    )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_right", [True, False], ids=["right", "wrong"])
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.port)
+def test_a_port_of_a_published_model_gets_its_answer(model: Model, is_right: bool, tmp_path: Path) -> None:
+    try:
+        importlib.import_module(model.library)
+    except (ImportError, RuntimeError) as error:  # torchvision for another torch raises a RuntimeError
+        pytest.skip(f"{model.library} cannot be imported here: {error}")
+    answer = ask(model, "" if is_right else model.mistake, tmp_path)
+    assert answer.code == (0 if is_right else model.code), answer.text + answer.error
+    assert is_right or model.words in answer.text + answer.error
