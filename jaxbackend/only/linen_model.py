@@ -19,6 +19,7 @@ from jaxbackend.only.user_model import (
     describe_dropout,
     find_axes,
     find_layers,
+    make_weight_norm_exact,
     names_axis,
     spell_path,
     switch_off_attention,
@@ -125,6 +126,7 @@ class LinenModel:
             self._names_axes = self._names_axes or names_axis(context.module)
             path = spell_path(context.module.path)
             check_supported(path, context.module)
+            make_weight_norm_exact(context.module, self._policy)
             dtype = run_settings.choose_dtype(context.module, self._policy)
             if dtype is not None:
                 object.__setattr__(context.module, "dtype", dtype)  # a bound module belongs to this pass

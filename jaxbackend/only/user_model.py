@@ -16,8 +16,10 @@ from compare.base.task import Input, unpack_inputs
 from compare.worker import factories
 from jaxbackend import roles
 from jaxbackend.activations import Around
+from jaxbackend.precision import Policy
 
 _T = TypeVar("_T")
+_LEAST_EPSILON = 1e-12  # linen's own
 
 DROPPED_PATHS = ("DropPath", "StochasticDepth")
 """Classes of stochastic depth as people write them; flax has none."""
@@ -199,15 +201,42 @@ def check_supported(path: str, module: Any) -> None:
         Refused: for weight norm, spectral norm and recurrent layers, by their names.
     """
     kind = type(module).__name__
-    if kind in ("WeightNorm", "SpectralNorm"):
+    if kind == "SpectralNorm":
         raise Refused(
-            f"{path} is a flax {kind}, which computes a layer's weight from other variables; allowed: the layer "
-            "itself, with the computed weight as its kernel"
+            f"{path} is a flax SpectralNorm, whose iteration starts from the other vector than torch's, so the two "
+            "never compute the same; allowed: the layer itself, or linen's WeightNorm"
+        )
+    if kind == "WeightNorm" and not is_weight_norm(module):
+        raise Refused(
+            f"{path} is a flax WeightNorm, and samestep matches linen's with a scale over the outputs of a kernel; "
+            "allowed: nn.WeightNorm(layer), without other arguments than epsilon"
         )
     if isinstance(module, (linen.RNNCellBase, nnx.RNNCellBase)):
         raise Refused(
             f"{path} is a flax {kind}, and samestep matches no recurrent layers; allowed: models without them"
         )
+
+
+def is_weight_norm(module: Any) -> bool:
+    """Tell whether a module is linen's weight norm over the outputs of a kernel, with a scale, as torch's is."""
+    if not isinstance(module, linen.WeightNorm) or not module.use_scale:
+        return False
+    is_over_outputs = module.feature_axes in (-1, (-1,))
+    kinds = (linen.Conv, linen.Dense)
+    return (
+        is_over_outputs and set(module.variable_filter or ()) == {"kernel"} and isinstance(module.layer_instance, kinds)
+    )
+
+
+EXACT_WEIGHT_NORM = (
+    "linen's WeightNorm adds 1e-12 under its root and torch's adds nothing: the certificate leaves it out"
+)
+
+
+def make_weight_norm_exact(module: Any, policy: Policy) -> None:
+    """Leave out the epsilon of linen's weight norm while float64 is the reference, as torch's has none."""
+    if policy.compute_dtype == jnp.float64 and is_weight_norm(module) and module.epsilon <= _LEAST_EPSILON:
+        object.__setattr__(module, "epsilon", 0.0)  # a bound module belongs to this pass
 
 
 def spell_path(path: tuple[Any, ...]) -> str:

@@ -21,7 +21,15 @@ from compare.worker import factories
 from jaxbackend import layers, precision, roles
 from jaxbackend.only import exact_attention, own_norms
 from jaxbackend.only.program_flow import ENTERED, IMAGES_ORIGIN, LEFT, Flow, Reach, follow, name_functions
-from jaxbackend.only.user_model import DRAWS, UserModel, describe_inputs, guard, spell_path
+from jaxbackend.only.user_model import (
+    DRAWS,
+    EXACT_WEIGHT_NORM,
+    UserModel,
+    describe_inputs,
+    guard,
+    is_weight_norm,
+    spell_path,
+)
 from jaxbackend.user_models import build
 
 _ORDER = ("kernel", "embedding", "scale", "bias", "mean", "var")
@@ -52,7 +60,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         unused=passed.unused,
         dropout=built.dropout,
         source_sha256=factories.add_source(built.source_sha256, spec.arguments.get("losses", {}).get("jax")),
-        notes=(*built.notes, *([exact_attention.NOTE] if attended else [])),
+        notes=(*built.notes, *_note_exactness(passed, bool(attended))),
     )
 
 
@@ -89,11 +97,29 @@ class _Pass:
 
     def paths(self, origins: frozenset[int]) -> tuple[str, ...]:
         """Return the layers of these numbers in order of execution."""
-        return tuple(IMAGES if number == IMAGES_ORIGIN else self._names[number] for number in sorted(origins))
+        inner = sorted({self._find_inner(number) for number in origins})
+        return tuple(IMAGES if number == IMAGES_ORIGIN else self._names[number] for number in inner)
+
+    def _find_inner(self, number: int) -> int:
+        """Return the number of the layer whose weight a weight norm computes, for the number of that norm."""
+        if number == IMAGES_ORIGIN or not is_weight_norm(self.calls[number].module):
+            return number
+        return next(other for other, call in enumerate(self.calls) if call.outside == number)
+
+    def _list_lengths(self, number: int) -> list[Variable]:
+        """Return the variables of the weight norm around a call, if there is one."""
+        outside = self.calls[number].outside
+        if outside is None or not is_weight_norm(self.calls[outside].module):
+            return []
+        held = self.held[self.calls[outside].path]
+        return [Variable(each.own, "scale", each.shape, each.is_parameter) for each in held]
 
     def layers(self) -> Iterator[Layer]:
         """Yield every call of a layer in order of execution."""
         for number, name in self._names.items():
+            if is_weight_norm(self.calls[number].module):
+                continue
+            lengths = self._list_lengths(number)
             call, reach, kind = self.calls[number], self.flow.entered.get(number, Reach()), self._role(number)
             convolution = next(iter(self.flow.convolutions.get(number, [])), None)
             first = name == call.path
@@ -109,7 +135,7 @@ class _Pass:
             yield Layer(
                 path=name,
                 role=role,
-                variables=variables if first else (),
+                variables=(*variables, *lengths) if first else (),
                 settings=settings,
                 input=_neutral_shape(call.input, layouts[0]),
                 output=_neutral_shape(call.output, layouts[1]),
@@ -119,7 +145,7 @@ class _Pass:
                 input_layout=layouts[0],
                 output_layout=layouts[1],
                 inside=inside,
-                is_module=roles.is_flat(call.module),
+                is_module=roles.is_flat(call.module) and not lengths,
                 is_recorded=roles.is_flat(call.module),
             )
 
@@ -197,6 +223,14 @@ def _pass(model: UserModel, images: Any) -> _Pass:
     outputs = {name: output.shape for name, output in zip(names, program.out_avals, strict=True)}
     numbers = {name: number for number, name in enumerate(own)}
     return _Pass(calls, held, numbers, tuple(unused), follow(program, count), outputs)
+
+
+def _note_exactness(passed: _Pass, is_attended: bool) -> Iterator[str]:
+    """Yield a note for each function that is exact in the certificate, and not in a training."""
+    if is_attended:
+        yield exact_attention.NOTE
+    if any(is_weight_norm(call.module) for call in passed.calls):
+        yield EXACT_WEIGHT_NORM
 
 
 def _mark(values: Any, mark: str) -> Any:

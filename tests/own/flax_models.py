@@ -238,7 +238,7 @@ class Anything(nn.Module):
         conv = nn.Conv(4, (3, 3), dtype=jnp.float32 if self.what == "float32" else None)
         y = nn.Dense(5)(conv(x).mean((1, 2)))
         if self.what == "weight norm":
-            return nn.WeightNorm(nn.Dense(5))(y)
+            return nn.WeightNorm(nn.Dense(5), use_scale=False)(y)
         if self.what == "text":
             return "logits"
         if self.what == "raises":

@@ -13,7 +13,7 @@ from tests.own import jax_pairs
         ("nowhere", None, "has no 'nowhere'"),
         ("wrong_type", None, r"returns a jaxlib\S+ArrayImpl; allowed: a factory that returns a flax.linen or flax.nnx"),
         ("returns_class", None, "returns the class ResNet, not a model made of it"),
-        ("anything", "weight norm", "is a flax WeightNorm, which computes a layer's weight from other variables"),
+        ("anything", "weight norm", "is a flax WeightNorm, and samestep matches linen's with a scale"),
         ("anything", "text", "the model returns a str; allowed: arrays, and tuples, dictionaries or dataclasses"),
         ("anything", "raises", "forward pass raised ValueError: no such thing"),
         ("anything", "exits", "forward pass raised SystemExit: 3"),

@@ -258,11 +258,11 @@ RETURN = "return self.head(x.mean((2, 3)))"
         ),
         (
             (RETURN,),
-            ("self.head = nn.utils.parametrizations.weight_norm(self.head)",),
+            ("self.head = nn.utils.parametrizations.weight_norm(self.head, dim=1)",),
             "the parameters of 'head' are computed from others",
         ),
         ((RETURN,), ("self.lazy = nn.LazyLinear(3)",), "'lazy.weight' is lazy"),
-        ((RETURN,), ("self.head = nn.utils.weight_norm(self.head)",), "has a torch.nn.utils WeightNorm"),
+        ((RETURN,), ("self.head = nn.utils.weight_norm(self.head, dim=1)",), "has a torch.nn.utils WeightNorm"),
         (
             (RETURN,),
             ("self.conv.weight.data[0, 0, 0, 0] = float('nan')",),

@@ -258,3 +258,19 @@ class NewAttended(nnx.Module):
             x = x + self.attentions[index](self.norms[2 * index](x))
             x = x + self.narrow[index](nnx.relu(self.wide[index](self.norms[2 * index + 1](x))))
         return self.out(x.mean(1))
+
+
+class Normalised(nn.Module):
+    """Layers under linen's weight norm."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return logits."""
+        x = nn.relu(nn.WeightNorm(nn.Conv(6, (3, 3), strides=(2, 2), padding=1))(x))
+        x = nn.relu(nn.WeightNorm(nn.Conv(8, (3, 3)))(x)) + nn.Conv(8, (1, 1), use_bias=False)(x)
+        return nn.WeightNorm(nn.Dense(10))(x.mean((1, 2)))
+
+
+def normalised() -> nn.Module:
+    """Return the model."""
+    return Normalised()

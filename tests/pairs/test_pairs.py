@@ -65,6 +65,8 @@ OTHERS = (
     Pair("jit", "lifted", "lifted", options=("--model-args", "jax.kind=jit")),
     Pair("dense", "dense", "dense", options=VARIANCE),
     Pair("attention", "attended", "attended", words="MultiHeadDotProductAttention_1 with p=0.1"),
+    Pair("weight norm", "normalised", "normalised", words="adds 1e-12 under its root"),
+    Pair("weight norm, the old one", "normalised", "normalised", options=("--model-args", "torch.old=true")),
     Pair("attention on rows first", "attended", "attended", options=("--model-args", "torch.rows_first=false")),
     Pair(
         "attention apart",
@@ -91,6 +93,7 @@ def test_a_pair_of_the_sample_gets_its_answer(pair: Pair, tmp_path: Path) -> Non
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm")
 @pytest.mark.parametrize("pair", OTHERS, ids=lambda pair: f"{pair.name} {' '.join(pair.options[2:])}")
 def test_a_pair_gets_its_answer(pair: Pair, tmp_path: Path) -> None:
     _check(pair, tmp_path)

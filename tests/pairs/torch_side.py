@@ -227,3 +227,23 @@ class Attended(nn.Module):
 def attended(rows_first: bool = True) -> nn.Module:
     """Return the model, with the images on its first axis or on its second."""
     return Attended(rows_first)
+
+
+class Normalised(nn.Module):
+    """Layers under torch's weight norm, the new one or the old one."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.first, self.second = norm(nn.Conv2d(3, 6, 3, 2, 1)), norm(nn.Conv2d(6, 8, 3, padding=1))
+        self.side, self.out = nn.Conv2d(6, 8, 1, bias=False), norm(nn.Linear(8, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        x = torch.relu(self.first(x))
+        return self.out((torch.relu(self.second(x)) + self.side(x)).mean((2, 3)))
+
+
+def normalised(old: bool = False) -> nn.Module:
+    """Return the model."""
+    new = nn.utils.parametrizations.weight_norm
+    return Normalised(nn.utils.weight_norm if old else new)

@@ -18,7 +18,7 @@ from compare.base.interface import Refused
 from compare.base.names import join_path
 from compare.base.trace import IMAGES, Layer, Layout, Variable, number_call
 from torchbackend import roles
-from torchbackend.only import attention, function_names, recognition
+from torchbackend.only import attention, function_names, recognition, weight_norm
 from torchbackend.only.exact_gradients import INEXACT
 from torchbackend.only.modules import is_channels_first, neutral_shape, tensors
 from torchbackend.only.order_tracker import OrderTracker
@@ -95,7 +95,10 @@ class CallWatcher(TorchFunctionMode):
         """Watch modules, too, while the context lasts."""
         with ExitStack() as stack:
             for path, module in self._model.named_modules():
-                stack.enter_context(module.register_forward_pre_hook(self._before(path), with_kwargs=True))
+                if weight_norm.is_part(path):
+                    continue
+                before = self._before(path)  # comes before the hook that computes a weight from other parameters
+                stack.enter_context(module.register_forward_pre_hook(before, prepend=True, with_kwargs=True))
                 stack.enter_context(module.register_forward_hook(self._after))
             yield
 
@@ -405,6 +408,9 @@ def _variables(model: nn.Module) -> Iterator[tuple[str, Variable, torch.Tensor]]
         holder = model.get_submodule(path.rpartition(".")[0])
         is_list = isinstance(module, (nn.ParameterList, nn.ParameterDict))
         is_list = is_list or (isinstance(holder, nn.MultiheadAttention) and module is holder.out_proj)
+        for variable, tensor in weight_norm.list_variables(module, path):
+            visited.add(id(tensor))
+            yield path, variable, tensor
         for attribute, tensor, is_parameter in tensors(module):
             if id(tensor) not in visited:
                 visited.add(id(tensor))

@@ -18,7 +18,7 @@ from compare.base.workloads import ModelSpec, Workload
 from compare.worker import factories
 from torchbackend import roles
 from torchbackend.losses import TaskLoss
-from torchbackend.only import functional_dropout, model_inputs
+from torchbackend.only import functional_dropout, model_inputs, weight_norm
 from torchbackend.precision import Policy
 
 # Classes of stochastic depth as people copy them (timm, torchvision), and the attribute with their rate.
@@ -167,16 +167,20 @@ def _check(model: nn.Module, reference: str) -> None:
                 f"{reference}: {path!r} is a torch.nn.MultiheadAttention with add_bias_kv, which flax's attention does "
                 "not have; allowed: add_bias_kv=False"
             )
+        if weight_norm.find_tensors(module):
+            continue
         if parametrize.is_parametrized(module):
             raise Refused(
                 f"{reference}: the parameters of {path!r} are computed from others (torch.nn.utils.parametrize); "
-                "remove the parametrization in the factory (torch.nn.utils.parametrize.remove_parametrizations)"
+                "allowed: weight norm over the outputs of a convolution or dense layer; remove others in the factory "
+                "(torch.nn.utils.parametrize.remove_parametrizations)"
             )
         hooks = [type(hook).__name__ for hook in module._forward_pre_hooks.values()]
         if old := next((name for name in hooks if name in ("WeightNorm", "SpectralNorm")), None):
             raise Refused(
                 f"{reference}: {path!r} has a torch.nn.utils {old}, which computes its weight from other parameters; "
-                "remove it in the factory (torch.nn.utils.remove_weight_norm or remove_spectral_norm)"
+                "allowed: weight norm over the outputs of a convolution or dense layer; remove others in the factory "
+                "(torch.nn.utils.remove_weight_norm or remove_spectral_norm)"
             )
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if nn.parameter.is_lazy(tensor):
