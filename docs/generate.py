@@ -336,7 +336,7 @@ def workload_support(workload: Workload) -> Sequence[str]:
     except Refused as refusal:
         blocks = f"{NO}: {reason_of(refusal)}"
     has_batch_norm = workload.model.family in WITH_BATCH_NORM
-    return [f"`{workload.name}`", blocks, YES if has_batch_norm else f"{NO}: the model has no batch norm"]
+    return [f"`{workload.name}`", blocks, YES if has_batch_norm else "without effect: the model has no batch norm"]
 
 
 def knob_support(backend: str, device: str, name: str) -> str:

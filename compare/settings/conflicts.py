@@ -44,6 +44,8 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
     for knob in KNOBS.values():
         if knob.name in on and knob.required_device not in (None, device):
             raise Refused(f"{where}: {knob.name} needs --device {knob.required_device}")
+    if device == "cpu" and backend == "jax" and "overlap-reduction" in on:
+        raise Refused(f"{where}: overlap-reduction needs --device cuda in jax")
     for name, needed in _NEEDED.get(backend, {}).items():
         if name in on and needed not in on:
             raise Refused(f"{where}: {name} needs {needed} in {backend}")
@@ -59,8 +61,6 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
         raise Refused(f"{where}: {way} excludes input=stream; allowed: input=resident")
     if device == "cpu" and way == "pmap" and "rematerialisation" in on:
         raise Refused(f"{where}: pmap excludes rematerialisation on a CPU, where XLA would undo it; allowed: sharded")
-    if device == "cpu" and backend == "jax" and "overlap-reduction" in on:
-        raise Refused(f"{where}: overlap-reduction needs --device cuda in jax")
     if backend == "torch" and "compile" not in on and "overlap-reduction" not in on:
         raise Refused(f"{where}: overlap-reduction=off needs compile in torch; op by op, ddp overlaps")
 

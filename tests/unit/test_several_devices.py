@@ -45,7 +45,7 @@ REFUSALS = [
     (["torch:compile+stock", "jax"], "torch:compile+stock: stock is a tuning; allowed: one, before all knobs"),
     (["torch:tuned+compiled", "jax"], "compiled is a tuning; allowed: one, before all knobs"),
     (["jax:pmap=on", "torch", "--parallel", "ddp"], "jax:pmap=on: pmap takes no value; allowed: pmap alone"),
-    (["jax:overlap-reduction", "torch"], "overlap-reduction needs pmap or sharded in jax"),
+    (["jax:overlap-reduction", "torch"], "overlap-reduction needs --device cuda in jax"),
     (["torch:ddp+overlap-reduction=off", "jax"], "overlap-reduction=off needs compile in torch"),
     (["torch:compile+compiled-autograd", "jax"], "compiled-autograd needs ddp in torch"),
     (["torch:ddp+compiled-autograd", "jax"], "compiled-autograd needs compile in torch"),
