@@ -12,7 +12,7 @@ from rich.console import Console
 from compare.base import files, output
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
-from compare.report import certificate_text, compact, figures, matrix, terminal
+from compare.report import certificate_text, compact, figures, matrix, mlflow_export, terminal
 from compare.report.document import Report
 from compare.report.formats import Format, find_formats
 from compare.report.plots.canvas import Picture
@@ -36,6 +36,9 @@ def report(
         Path | None,
         typer.Option("--figures", metavar="DIR", parser=to_path, help="Write every picture as PDF, PNG and SVG."),
     ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="Log the figures to this MLflow server or store.")
+    ] = None,
     is_full: Annotated[
         bool, typer.Option("--full", help="Of several results, report every section and picture of each.")
     ] = False,
@@ -50,7 +53,11 @@ def report(
     _check_each_is_given_once(sources, loaded)
     pages = [(each, page) for each in find_formats() if (page := format_files[each.option])]
     _check_kinds(sources, loaded, [page_format for page_format, _ in pages])
+    if mlflow is not None:
+        typer.echo(f"MLflow runs: {mlflow_export.log(_results(loaded), mlflow)} new ones in {mlflow}")
     if not pages and not figure_folder:
+        if mlflow is not None:
+            return
         _print(loaded, is_full)
         return
     report = _report(loaded, is_full)

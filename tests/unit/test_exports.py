@@ -5,6 +5,7 @@ import io
 import json
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -12,6 +13,7 @@ import jsonschema
 import pytest
 
 from compare.base.interface import Refused
+from compare.report import mlflow_export
 from compare.report.formats import bencher, github_action, junit, long_csv, parquet
 from compare.results import model
 from tests.unit import stored
@@ -114,3 +116,24 @@ def test_without_pyarrow_parquet_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(Refused, match=r"^--parquet needs pyarrow; install it with: pip install 'samestep\[parquet\]'$"):
         parquet.render([typed(make_result())])
+
+
+def test_mlflow_gets_a_run_for_each_contender_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow: Any = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}/store"
+    results = [typed(result) for result in (make_result(), *unclaimed())]
+    assert mlflow_export.log(results, uri) == 2
+    assert mlflow_export.log(results, uri) == 0
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(mlflow_export.EXPERIMENT)
+    runs = {run.data.params["contender"]: run.data for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {"torch", "jax"}
+    assert (runs["jax"].metrics["ratio"], runs["jax"].metrics["ratio.high"]) == (0.699, 0.711)
+    assert (runs["jax"].tags["samestep.verdict"], runs["jax"].tags["samestep.baseline"]) == ("FASTER", "torch")
+
+
+def test_without_mlflow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(Refused, match=r"pip install 'samestep\[mlflow\]'"):
+        mlflow_export.log([typed(make_result())], "file:///nowhere")
