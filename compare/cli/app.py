@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperGroup
@@ -60,6 +60,10 @@ _NUMBERS = {"integer": "a whole number", "float": "a number", "number": "a numbe
 
 class _Commands(TyperGroup):
     """Import a command at its call. Report a text in place of a number like a number that is not allowed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(COMMANDS, cast("Any", None))  # typer suggests these names for a wrong one
 
     def list_commands(self, ctx: Any) -> list[str]:
         del ctx

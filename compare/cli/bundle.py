@@ -9,8 +9,8 @@ import typer
 from compare.base import output, untrusted
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
+from compare.reproduce import archive, collection
 from compare.reproduce import bundle as bundles
-from compare.reproduce import collection
 from compare.results import consistency, result_file
 
 
@@ -46,6 +46,8 @@ def _read(file: Path) -> bytes:
     """Return the bytes of a result file whose verdicts follow from its figures."""
     try:
         data = untrusted.read(file, untrusted.SIZE_LIMIT, result_file.KIND)
+        if archive.is_zip(data):
+            raise Refused("is a bundle already; allowed: a result file")
         consistency.check_verdicts(result_file.parse(data))
     except Refused as error:
         raise Refused(f"{file}: {error}") from None

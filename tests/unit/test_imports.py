@@ -57,3 +57,9 @@ def test_the_help_of_the_program_imports_no_command() -> None:
 def test_every_line_of_the_help_begins_like_the_page_of_its_command() -> None:
     for page in make_reference():
         assert " ".join(page.text.split()).startswith(COMMANDS[page.name].summary.removesuffix("."))
+
+
+def test_a_wrong_command_is_answered_with_the_near_one() -> None:
+    done = subprocess.run([sys.executable, "-m", "compare", "bundel"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Did you mean 'bundle'" in done.stderr
