@@ -177,7 +177,7 @@ def _explain(job: Any) -> str:
     path = Path(job.paths.stderr)
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    except OSError:
-        lines = []
+    except OSError as error:
+        lines = [f"there is no log ({error.strerror})"]
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
     return f"job {job.job_id} ended without a result ({job.state}): {last[:300]}; log: {path}"
