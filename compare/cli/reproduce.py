@@ -73,7 +73,8 @@ def reproduce(
     plan = repetition.make_plan(stored, changes, changed_code=changed_code)
     console = Console(quiet=as_json)
     hashes: dict[str, str | None] = {"data_sha256": dataset_file.compute_sha256(plan.dataset)}
-    if not user_code.names_code(stored):  # the weights of a pair are known after its match
+    # The weights of a pair are known after its match, and fine-tuned ones after training.
+    if not user_code.names_code(stored) and stored.spec.finetune_epochs is None:
         description = phases.describe_model(plan)
         hashes["weights_sha256"] = None if description is None else description.weights_sha256
     before = differences.find_before_run(stored, environment.describe(), hashes)

@@ -1,12 +1,13 @@
 """Plan the repetition of a stored result's run: the same contenders, workload, seeds and design."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from compare.base import descriptions, installed, typed_json
 from compare.base.interface import Refused
 from compare.base.workloads import OptimizerSpec
+from compare.data import pruning
 from compare.machine import environment
 from compare.reproduce import user_code
 from compare.reproduce.differences import find_differences
@@ -92,6 +93,9 @@ def _check_workload(spec: Spec) -> None:
         workload = installed.get(spec.workload)
     except Refused as error:
         raise Refused(f"of the result: {error}") from None
+    if spec.prune is not None:
+        model = pruning.prune(workload.model, spec.prune, spec.round_to, spec.prune_by)
+        workload = replace(workload, model=model)
     here, stored = descriptions.describe_arithmetic(workload), typed_json.write(spec)
     stored["optimizer"] = asdict(OptimizerSpec("", 0.0)) | stored["optimizer"]
     difference = next(find_differences({key: stored[key] for key in here}, here), None)

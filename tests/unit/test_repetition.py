@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from compare.base import workloads
 from compare.base.interface import Refused
+from compare.data import pruning
 from compare.machine import environment
 from compare.reproduce import repetition
 from compare.results.model import from_json
@@ -163,3 +165,12 @@ def test_contenders_that_are_not_what_they_are_called_are_refused(tmp_path: Path
             planned(result, tmp_path)
     with pytest.raises(Refused, match="unknown contender 'elsewhere'"):
         planned(stored("fake", "elsewhere"), tmp_path)
+
+
+def test_a_pruned_and_fine_tuned_run_is_planned_again(tmp_path: Path) -> None:
+    model = pruning.prune(workloads.get("digits-cnn").model, 0.5, 8, "kernels")
+    described = {"family": model.family, **model.arguments, "pruned": dict(model.pruned)}
+    spec = {"prune": 0.5, "finetune_epochs": 2, "epochs": 3, "model": described}
+    made = planned(stored("fake", "other", spec=spec), tmp_path)
+    assert made.workload.model.arguments == {"features": 16}
+    assert (made.epochs, made.finetune_epochs) == (3, 2)
