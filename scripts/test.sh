@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/.."
 no_tests=5
-workers="--alone=not --numprocesses=2 --dist=loadgroup --benchmark-disable"
+workers="--alone=not --numprocesses=2 --dist=loadgroup --benchmark-disable --durations=15"
 
 # The tests start many processes. Where Python may not write bytecode, each of them would compile its modules again.
 .venv/bin/python -m compileall -q compare jaxbackend torchbackend tests || exit 1
