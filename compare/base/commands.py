@@ -263,11 +263,13 @@ class Open(Command[ModelInfo], name="open", reply=ModelInfo, deadline=_SHORT):
 class WarmUp(Command[WarmUpTimes], name="warm_up", reply=WarmUpTimes, deadline=_COMPILING):
     """Compile the step, and train until step times have settled.
 
-    `steps` is the length of a block. None lets the worker choose a length that takes `block_seconds`.
+    `steps` is the length of a block. None lets the worker choose a length that takes `block_seconds`. Without `settles`
+    the worker only takes the first steps, as the compile time is not asked for.
     """
 
     block_seconds: float
     steps: int | None
+    settles: bool = True
 
 
 @dataclass(frozen=True)

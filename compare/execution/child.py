@@ -5,9 +5,9 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from compare.base import commands, process_family, protocol
 from compare.base.commands import Command, Greeting
@@ -69,6 +69,8 @@ class Child:
         self._sent = time.monotonic()
         self._watch = ProgressWatch(self._process.pid, environment)
         self._greeting: Greeting | None = None
+        self._ahead: list[Command[Any]] = []
+        self._answers: list[protocol.Message] = []
         self._closed = False
 
     @property
@@ -100,14 +102,46 @@ class Child:
         """Tell whether `greet` would return or fail at once."""
         return self._greeting is not None or self._has_message(self._start_seconds)
 
+    def send_ahead(self, commands: Sequence[Command[Any]]) -> None:
+        """Start commands before `send` is called for each of them, in this order. `settle` waits for their ends."""
+        for command in commands:
+            self._write(command)
+        self._ahead += commands
+
+    def has_ahead(self, command: Command[Any]) -> bool:
+        """Tell whether `send_ahead` has started this command, and `send` has not been called for it."""
+        return command in self._ahead
+
+    def settle(self) -> bool:
+        """Wait until the child has come up and done all that `send_ahead` has started. Tell whether it succeeded.
+
+        Raises:
+            ContenderFailed: the child does not come up.
+        """
+        self.greet()
+        try:
+            while len(self._answers) < len(self._ahead):
+                command = self._ahead[len(self._answers)]
+                self._answers.append(self._receive(command.name, command.seconds(self._deadline)))
+        except ContenderFailed:
+            return False
+        return all("value" in answer for answer in self._answers)
+
     def send(self, command: Command[_Reply]) -> None:
         """Start a command in the child. `reply` waits for its end."""
+        if command in self._ahead:
+            self._sent = time.monotonic()
+            self._watch.restart()
+        else:
+            self._write(command)
+
+    def _write(self, command: Command[Any]) -> None:
         self._sent = time.monotonic()
         self._watch.restart()
         try:
             self._channel.send(command.message())
         except OSError:
-            self._report_death(command.name)
+            self._report_death("starting" if self._greeting is None else command.name)
 
     def has_replied(self, command: Command[_Reply], seconds: float | None = None) -> bool:
         """Tell whether `reply` would return or fail without a long wait. `seconds` replaces the deadline."""
@@ -121,7 +155,12 @@ class Child:
         Raises:
             ContenderFailed: with status `oom`, `crash`, `timeout` or `refused`; the child has then ended.
         """
-        message = self._receive(command.name, command.seconds(self._deadline) if seconds is None else seconds)
+        if command in self._ahead:
+            self._ahead.remove(command)
+        if self._answers:
+            message = self._answers.pop(0)
+        else:
+            message = self._receive(command.name, command.seconds(self._deadline) if seconds is None else seconds)
         if "value" in message:
             try:
                 return command.read_reply(message["value"])
@@ -156,7 +195,7 @@ class Child:
     def _has_message(self, seconds: float) -> bool:
         lost = self._share is not None and self._share.lost() is not None
         over = self._process.has_ended() or lost or time.monotonic() > self._sent + seconds
-        return over or self._channel.has_received() or self._find_stall() is not None
+        return over or bool(self._answers) or self._channel.has_received() or self._find_stall() is not None
 
     def _find_stall(self) -> str | None:
         """Say why the child makes no progress, or return None. With a share it may wait for other machines."""

@@ -48,7 +48,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
     else:
         for index, queue in enumerate(queues):
             progress("profile", index, len(queues))
-            jobs.run_jobs(launcher, [queue], lambda _done, _total: None, divides_cores=False)
+            jobs.run_jobs(launcher, [queue], lambda _done, _total: None)
     for queue in queues:
         if queue.run.status != "ok":
             found = state.profiles[queue.run.contender.name]

@@ -46,7 +46,8 @@ class Job:
         spares: whether other jobs of the contender go on after a failure.
         may_begin: tells whether the job may begin.
         disk_space: returns the bytes that the job writes into the launcher's scratch folder.
-        alone: whether no other job may run at the same time.
+        alone: whether no other job may run at the same time, and no process may import.
+        repeated: whether it had failed beside others. Then no other process is there.
         memory: the bytes of a GPU that the job takes; it waits until they are free beside other jobs.
     """
 
@@ -56,6 +57,7 @@ class Job:
     may_begin: Callable[[], bool] = lambda: True
     disk_space: Callable[[], int] = lambda: 0
     alone: bool = False
+    repeated: bool = False
     memory: int = 0
 
 
@@ -68,6 +70,7 @@ class Queue:
         jobs: the jobs that no child has taken.
         most: the largest number of children at a time, or None.
         purpose: decides where the children find compiled programs (`compare.execution.launcher.Launcher.start`).
+        divides_cores: whether each child has a share of the cores.
         spared: the first failure of a job that spares the contender.
     """
 
@@ -75,6 +78,7 @@ class Queue:
     jobs: list[Job]
     most: int | None = None
     purpose: str = "certificate"
+    divides_cores: bool = True
     spared: tuple[str, str] | None = None
 
     @property
@@ -103,12 +107,11 @@ def run_jobs(
     queues: Sequence[Queue],
     progress: Callable[[int, int], None],
     frees_disk: Callable[[], bool] = lambda: False,
-    *,
-    divides_cores: bool = True,
 ) -> None:
     """Run all jobs in children side by side. `progress(done, total)` counts jobs.
 
-    Each child has its share of the cores, if `divides_cores`. There is one child more than cores, so that no core waits
+    A job that must be alone comes first if no other has begun, and else waits for a pause. Meanwhile the children of
+    other jobs import, and wait. There is one child more than cores, so that no core waits
     while a child waits for its next command. When a contender has no more jobs, the next child works for another one.
 
     A job may fail because of its neighbours, and is then repeated:
@@ -126,17 +129,31 @@ def run_jobs(
             return False
         return queue.jobs[0].may_begin() and _has_disk_space(launcher, queue.jobs[0], workers, frees_disk)
 
+    def may_work(worker: _Worker) -> bool:
+        others = [other for other in workers if other is not worker and other.is_working]
+        if worker.job.alone:
+            return all(other.is_waiting for other in others) and not launcher.ready.are_importing()
+        active = [other for other in others if other.is_active]
+        if active:
+            return not any(other.job.alone for other in active)
+        return not any(other.job.alone for other in others)
+
+    def count_workers() -> int:
+        return sum(not (worker.job.alone and worker.is_waiting) for worker in workers)
+
     total, reported = sum(len(queue.jobs) for queue in queues), -1
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
-    children = min(most, max(len(queues), cpu.count_usable_cores() + 1))
+    contenders = len({queue.run.contender.name for queue in queues})
+    children = min(most, max(contenders, cpu.count_usable_cores() + 1))
     try:
         while True:
             going = [worker for worker in workers if worker.advance(alone=len(workers) == 1)]
             if any(worker.is_crowded for worker in workers):
                 children = max(1, len(workers) // 2)
             workers[:] = going
-            while len(workers) < children and (queue := _choose_queue(queues, workers, is_ready)) is not None:
-                workers.append(_Worker(launcher, queue, is_ready, beside=children - 1 if divides_cores else 0))
+            while count_workers() < children and (queue := _choose_queue(queues, workers, is_ready)) is not None:
+                beside = children - 1 if queue.divides_cores else 0
+                workers.append(_Worker(launcher, queue, is_ready, may_work, beside))
             if reported != (reported := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
                 progress(reported, total)
             if not workers and not any(queue.is_open for queue in queues):
@@ -152,10 +169,12 @@ def run_jobs(
 
 def _fits_beside(job: Job, workers: "Sequence[_Worker]", most_memory: float) -> bool:
     """Tell whether a job may begin beside the jobs that run."""
-    running = [worker.job for worker in workers if worker.is_working]
-    if job.alone or any(other.alone for other in running):
-        return not running
-    taken = sum(other.memory for other in running)
+    working = [worker for worker in workers if worker.is_working]
+    if job.alone:
+        return not working or not (job.repeated or any(worker.is_active or not worker.job.alone for worker in working))
+    if any(worker.job.repeated or (worker.job.alone and worker.is_active) for worker in working):
+        return False
+    taken = sum(worker.job.memory for worker in working)
     return not (taken and job.memory) or taken + job.memory <= most_memory
 
 
@@ -189,11 +208,18 @@ def _choose_queue(
 class _Worker:
     """A child of a queue, and the calls that are left of its job."""
 
-    def __init__(self, launcher: Launcher, queue: Queue, is_ready: Callable[[Queue], bool], beside: int) -> None:
-        self.queue, self._is_ready = queue, is_ready
+    def __init__(
+        self,
+        launcher: Launcher,
+        queue: Queue,
+        is_ready: Callable[[Queue], bool],
+        may_work: "Callable[[_Worker], bool]",
+        beside: int,
+    ) -> None:
+        self.queue, self._is_ready, self._may_work = queue, is_ready, may_work
         self._shares_memory = launcher.plan.device == "cuda"
         self._child: Child | None = None
-        self._has_greeted = False
+        self._has_greeted = self._has_begun = False
         self.is_crowded = False
         """Whether memory ran out beside other jobs. The job is then back in its queue."""
         self._take_job()
@@ -208,6 +234,16 @@ class _Worker:
     def is_working(self) -> bool:
         """Whether the job is not done."""
         return bool(self._calls)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job has begun and is not done."""
+        return self.is_working and self._has_begun
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the child could begin its job, and may not."""
+        return self.is_working and self._has_greeted and not self._has_begun
 
     @property
     def disk_space(self) -> int:
@@ -241,28 +277,40 @@ class _Worker:
 
     def _look(self, child: Child) -> None:
         if not self._has_greeted:
-            if child.has_greeted():
-                self.queue.run.versions = child.greet().versions
-                self._has_greeted = True
+            if not child.has_greeted():
+                return
+            self.queue.run.versions = child.greet().versions
+            self._has_greeted = True
+        if not self._has_begun:
+            if self._may_work(self):
+                self._has_begun = True
                 child.send(self._calls[0].command)
             return
         call = self._calls[0]
         if child.has_replied(call.command):
             call.keep(child.reply(call.command))
             del self._calls[0]
-            if not self._calls and self._is_ready(self.queue) and not self.queue.jobs[0].alone:
-                self._take_job()
             if self._calls:
                 child.send(self._calls[0].command)
+            elif self._may_go_on():
+                self._take_job()
+                self._look(child)
+
+    def _may_go_on(self) -> bool:
+        """Tell whether this child takes the next job. The only child of a queue waits until that may be alone."""
+        queue = self.queue
+        if not queue.is_open:
+            return False
+        return queue.most == 1 and queue.jobs[0].may_begin() if queue.jobs[0].alone else self._is_ready(queue)
 
     def _may_be_caused_by_others(self, failure: ContenderFailed) -> bool:
         """Tell whether a job may have failed because others took a GPU's memory."""
-        retries = sum(job.alone for job in self.queue.jobs)
+        retries = sum(job.repeated for job in self.queue.jobs)
         possible = failure.status in ("crash", "refused") and not failure.disk_full
         return self._shares_memory and possible and retries < _MOST_RETRIES
 
     def _take_job(self) -> None:
-        self.job = self.queue.jobs.pop(0)
+        self.job, self._has_begun = self.queue.jobs.pop(0), False
         self._calls = list(self.job.calls)
 
     def _return_job(self, job: Job) -> None:
@@ -271,7 +319,7 @@ class _Worker:
 
     def _repeat_alone(self, failure: ContenderFailed) -> None:
         self._calls = []
-        self.queue.jobs.append(replace(self.job, alone=True))
+        self.queue.jobs.append(replace(self.job, alone=True, repeated=True))
         why = f"{failure.status}, {self.job.purpose}: {failure.reason}"
         self.queue.run.reason = f"repeated alone what had failed beside others ({why})"
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 
 from compare.base import knobs, process_group
+from compare.base.commands import Command
 from compare.base.interface import ContenderFailed, RunSpec
 from compare.execution.child import Child
 from compare.execution.ready_children import ReadyChildren
@@ -36,6 +37,8 @@ EXPLAINED: Mapping[str, Mapping[str, Any]] = {
 """The purposes of children that profile a step of a captured contender, and the knobs that differ from its own."""
 
 _NUMBERS = itertools.count()  # of caches that belong to one process
+
+_Commands = Sequence[Command[Any]]
 
 Progress = Callable[[str, int, int], None]
 """Takes the current phase, the number of its parts that are done, and their total. It never runs in a timed block."""
@@ -102,13 +105,17 @@ class Launcher:
         return self.plan.devices_here(self.plan.knobs(run.contender))
 
     def may_load_beside_others(self, run: ContenderRun) -> bool:
+        """Tell whether a process that loads its program from the cache may do so beside work that must not wait."""
+        return BESIDE_OTHERS[self.plan.device] and self.may_load_ahead(run)
+
+    def may_load_ahead(self, run: ContenderRun) -> bool:
         """Tell whether a process that loads its program from the cache gets the same program beside other work.
 
         It does not if it searches for kernels again, because other work would mislead the search. On further machines
         JAX keeps no programs.
         """
         searches = tunings.searches_anew(run.contender.backend, self.plan.knobs(run.contender))
-        return BESIDE_OTHERS[self.plan.device] and self.plan.cluster.count == 1 and not searches
+        return self.plan.cluster.count == 1 and not searches
 
     def compiles_every_round(self, run: ContenderRun) -> bool:
         """Tell whether a contender is compiled in every round, to repeat the search for kernels that programs keep."""
@@ -199,10 +206,18 @@ class Launcher:
         children = list[tuple[Hashable, Callable[[], Child]]]()
         for run, purpose, first_gpu in wanted:
             if run.status == "ok" and not self.compiles_every_round(run):
-                _, own = self._environment(run, purpose, self._choose_cache(run, purpose), 0, None)
-                own |= self._visible_gpus(run, first_gpu)
+                own = self._describe_ahead(run, purpose, first_gpu)
                 children.append((_key(run, own), partial(self._start_one, run, own)))
         self.ready.start(children)
+
+    def work_ahead(self, run: ContenderRun, purpose: str, first_gpu: int, number: int, commands: _Commands) -> None:
+        """Start commands in the child that `start` will take as this `number` for the same arguments, if it waits."""
+        if not self.compiles_every_round(run):
+            self.ready.work_ahead(_key(run, self._describe_ahead(run, purpose, first_gpu)), number, commands)
+
+    def _describe_ahead(self, run: ContenderRun, purpose: str, first_gpu: int) -> dict[str, str]:
+        _, own = self._environment(run, purpose, self._choose_cache(run, purpose), 0, None)
+        return own | self._visible_gpus(run, first_gpu)
 
     @contextmanager
     def cold_child(self, run: ContenderRun, *, purpose: str) -> Generator[Child]:

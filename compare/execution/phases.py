@@ -9,11 +9,9 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from compare.agreement import effective_settings
 from compare.base import scratch
-from compare.base.commands import ChooseBatch, HeldMemory, ModelInfo, Open, Settings, Train, WarmUp
+from compare.base.commands import ModelInfo, Open
 from compare.base.interface import INFER
 from compare.base.interruptions import ENDING, HeldSignals
 from compare.base.workloads import PAIR
@@ -23,6 +21,7 @@ from compare.execution import (
     certificate_cases,
     explanation,
     fine_tuning,
+    first_steps,
     jobs,
     prepare_pair,
     record_certificates,
@@ -34,19 +33,15 @@ from compare.execution import (
     updates,
     usage,
 )
-from compare.execution.certificate_cases import Evidence
-from compare.execution.jobs import Call, Job, Queue
+from compare.execution.certificate_cases import Case, Evidence
+from compare.execution.jobs import Queue
 from compare.execution.kept_certificates import KeptCertificates
 from compare.execution.kept_programs import KeptPrograms
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
-from compare.execution.timed_block import BLOCK_SECONDS
 from compare.settings.plan import Plan
 from compare.store import private_folder
 from compare.user_models.match_report import Pairing
-
-_CHILDREN_BEFORE_ROUNDS = 2
-"""Children of each contender that compile, train and measure memory before the rounds."""
 
 
 def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunState:
@@ -56,16 +51,19 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     signals, except in the search for a smaller batch.
     """
     with _begin(plan, progress) as (launcher, state):
-        rounds.start_ahead(launcher, state, 1 if plan.task == INFER else _CHILDREN_BEFORE_ROUNDS)
         steps = updates.count_steps(launcher, state.runs)
         kept, compiled = KeptCertificates.find(launcher, state, steps), KeptPrograms.find(launcher, state)
-        training = _train(launcher, state, progress, kept, steps)
-        compiled.note_times(state)
-        compiled.add(state)
-        if launcher.plan.agreement:
+        rounds.start_ahead(launcher, state)
+        if plan.cluster.count == 1 and not plan.cold_compile:
+            training = _work_side_by_side(launcher, state, progress, kept, compiled, steps)
+        else:
+            training = _train(launcher, state, progress, kept, steps)
+            compiled.add(state)
             training += updates.make_missing_queues(launcher, state, steps, training)
-            cases = (certificate_cases.make_native_case(launcher.plan),)
-            record_certificates.certify(launcher, state, cases, progress, training)
+        compiled.note_times(state)
+        if launcher.plan.agreement:
+            if training or any(run.contender.name not in state.certificates for run in _list_uncertified(state)):
+                record_certificates.certify(launcher, state, _list_cases(launcher), progress, training)
             record_certificates.certify_pruning(state)
             record_certificates.certify_settings(state)
             record_certificates.certify_resources(state)
@@ -179,97 +177,62 @@ def _time(launcher: Launcher, state: RunState, progress: Progress, signals: Held
 def _train(launcher: Launcher, state: RunState, progress: Progress, kept: KeptCertificates, steps: int) -> list[Queue]:
     """Take every contender's first steps and train it. Return the work that is better done beside the certificate.
 
-    The contenders run one after the other, each into an empty cache. They run side by side if nobody asks for the
-    compile time.
+    The contenders run one after the other, each into an empty cache, because somebody asks for the compile time.
     """
     plan, runs = launcher.plan, state.runs
     beside = BESIDE_OTHERS[plan.device]
-    if beside and plan.cluster.count == 1 and not plan.cold_compile:
-        queues = [_first_steps_queue(launcher, run) for run in runs]
-        launcher.ready.settle()  # a search for kernels must not run beside imports
-        # Their settings must be those of the timed rounds, including the number of threads.
-        jobs.run_jobs(launcher, queues, partial(progress, "compile"), divides_cores=False)
-    else:
-        progress("start contenders", 0, len(runs))
-        with launcher.children(runs, purpose="training") as children:
-            for index, (run, context) in enumerate(zip(runs, children, strict=True)):
-                progress(f"train {run.contender.name}", index, len(runs))
-                calls = _first_steps(launcher, run)
-                calls += [] if beside or plan.task == INFER else _training(launcher, state, run, steps)
-                with context as child:
-                    jobs.run_calls(child, calls)
+    progress("start contenders", 0, len(runs))
+    with launcher.children(runs, purpose="training") as children:
+        for index, (run, context) in enumerate(zip(runs, children, strict=True)):
+            progress(f"train {run.contender.name}", index, len(runs))
+            calls = first_steps.make_calls(launcher, run)
+            if not beside and plan.task != INFER:
+                calls += first_steps.make_training_calls(launcher, state, run, steps)
+            with context as child:
+                jobs.run_calls(child, calls)
     kept.confirm(state)
     if not beside or plan.task == INFER:
         return []
-    return [_training_queue(launcher, state, run, steps) for run in state.alive]
+    return [first_steps.make_training_queue(launcher, state, run, steps) for run in state.alive]
 
 
-def _first_steps_queue(launcher: Launcher, run: ContenderRun) -> Queue:
-    """Return a contender's first steps as a job, which runs alone if its search for kernels decides for all rounds.
+def _work_side_by_side(
+    launcher: Launcher,
+    state: RunState,
+    progress: Progress,
+    kept: KeptCertificates,
+    compiled: KeptPrograms,
+    steps: int,
+) -> list[Queue]:
+    """Take every contender's first steps, train it and certify it, all side by side. Return the work that is left.
 
-    A kept program needs no search.
+    What both sides report decides in the end whether a kept certificate holds. If not, all is certified again.
     """
-    alone = launcher.plan.keeps_search(run.contender) and run.program_kept is None
-    run.has_compiled_alone = alone
-    return Queue(run, [Job("training", _first_steps(launcher, run), alone=alone)], most=1, purpose="training")
-
-
-def _first_steps(launcher: Launcher, run: ContenderRun) -> list[Call]:
-    """Return the calls that show how a contender starts, and with which settings."""
-    spec = launcher.spec(run)
-    block_seconds = BLOCK_SECONDS[launcher.plan.device]
-
-    def keep_model(model: ModelInfo) -> None:
-        run.model = model
-
-    def keep_warm_up(times: Any) -> None:
-        run.warm_up = times
-
-    def keep_settings(settings: dict[str, Any]) -> None:
-        run.settings = settings
-        run.unproven = effective_settings.find_ineffective(spec.knobs, settings)
-
-    def keep_held(size: int) -> None:
-        run.held_bytes = size
-
-    def keep_requests(size: int, times: Any) -> None:
-        run.requests[size].first_losses = times.first_losses
-        run.warm_up = times if run.warm_up is None else run.warm_up.plus(times)
-
-    warm_up = [Call(WarmUp(block_seconds, None), keep_warm_up)]
-    if launcher.plan.batch_sizes:
-        warm_up = [
-            call
-            for size in launcher.plan.batch_sizes
-            for call in (Call(ChooseBatch(size)), Call(WarmUp(block_seconds, None), partial(keep_requests, size)))
-        ]
-    return [
-        Call(Open(spec), keep_model),
-        *warm_up,
-        Call(Settings(), keep_settings),
-        Call(HeldMemory(), keep_held),
+    queues = [
+        queue
+        for run in state.runs
+        for queue in first_steps.make_queues(launcher, state, run, steps, partial(compiled.add, state))
     ]
+    expected = set(state.kept)
+    if launcher.plan.agreement:
+        record_certificates.certify(launcher, state, _list_cases(launcher), progress, queues)
+    else:
+        jobs.run_jobs(launcher, queues, partial(progress, "train"))
+    kept.confirm(state)
+    are_new = expected == set(state.kept)
+    state.certificates = {
+        name: state.certificates[name]
+        for run in state.others
+        if (name := run.contender.name) in state.certificates
+        and {state.baseline.status, run.status} == {"ok"}
+        and (are_new or name in state.kept)
+    }
+    return [] if are_new else updates.make_missing_queues(launcher, state, steps, ())
 
 
-def _training(launcher: Launcher, state: RunState, run: ContenderRun, steps: int) -> list[Call]:
-    """Return a contender's training run, and the steps for the gate `update`, in an open session."""
-
-    def keep(training: Any) -> None:
-        run.training = training
-
-    is_certified = launcher.plan.agreement and any(run is other for other in state.certified)
-    return [Call(Train(), keep), *(updates.make_calls(launcher, run, steps) if is_certified else ())]
+def _list_uncertified(state: RunState) -> list[ContenderRun]:
+    return [run for run in state.uncertified if run.status == "ok"]
 
 
-def _training_queue(launcher: Launcher, state: RunState, run: ContenderRun, steps: int) -> Queue:
-    """Return the work of a contender after its first steps, all in one process.
-
-    Memory is measured first, alone if other work would mislead the search for kernels. The training then finds its
-    results. On further machines JAX would compile for that, also beside other work.
-    """
-    training = [Call(Open(launcher.spec(run))), *_training(launcher, state, run, steps)]
-    found = [Job("training", training, memory=run.held_bytes)]
-    if launcher.plan.cluster.count == 1:
-        alone = not launcher.may_load_beside_others(run)
-        found.insert(0, Job("usage", usage.make_memory_calls(launcher, run), alone=alone, memory=run.held_bytes))
-    return Queue(run, found, most=1, purpose="training")
+def _list_cases(launcher: Launcher) -> tuple[Case, ...]:
+    return (certificate_cases.make_native_case(launcher.plan),)

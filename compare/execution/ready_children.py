@@ -1,16 +1,20 @@
-"""Start children ahead while nothing is timed. They import their framework, and sleep until they are used.
+"""Start children ahead while nothing is timed. They import their framework, may open their session, and then sleep.
 
 Such a child differs in nothing from one that starts later: it is a process of its own, with the same variables.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 import psutil
 
+from compare.base.commands import Command
 from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
 from compare.machine import cpu
+
+_PROCESSES_OF_A_CORE = 4
 
 _BYTES = 2 * 2**30
 """Memory of a process that has imported a framework, rounded up."""
@@ -21,6 +25,7 @@ class ReadyChildren:
 
     def __init__(self) -> None:
         self._waiting = dict[Hashable, list[Child | ContenderFailed]]()
+        self._working = set[int]()
 
     def start(self, wanted: Iterable[tuple[Hashable, Callable[[], Child]]]) -> None:
         """Start the wanted children that do not wait yet, in this order. Each comes with its key and its start."""
@@ -49,13 +54,34 @@ class ReadyChildren:
             raise child
         return child
 
+    def are_importing(self) -> bool:
+        """Tell whether a child still imports."""
+        children = (child for children in self._waiting.values() for child in children)
+        return any(isinstance(child, Child) and not child.has_greeted() for child in children)
+
+    def work_ahead(self, key: Hashable, number: int, commands: Sequence[Command[Any]]) -> None:
+        """Start commands in the waiting child that is taken as this `number` of its key, if it has none yet."""
+        children = self._waiting.get(key, ())
+        child = children[number] if number < len(children) else None
+        if isinstance(child, Child) and child.pid not in self._working:
+            self._working.add(child.pid)
+            try:
+                child.send_ahead(commands)
+            except ContenderFailed as failure:
+                self._waiting[key][number] = failure
+
     def settle(self) -> None:
-        """Wait until no child imports any more. It must come before everything that is timed."""
+        """Wait until no child works any more. It must come before everything that is timed.
+
+        If a command fails, the child is ended, because it may not have fitted beside others. Its round starts another.
+        """
         for children in self._waiting.values():
-            for index, child in enumerate(children):
+            for index, child in reversed(list(enumerate(children))):
                 if isinstance(child, Child):
                     try:
-                        child.greet()
+                        if not child.settle():
+                            child.close()
+                            del children[index]
                     except ContenderFailed as failure:
                         children[index] = failure
 
@@ -69,6 +95,6 @@ class ReadyChildren:
 
 
 def count_at_once(processes: int) -> int:
-    """Return how many groups of so many processes can import at once, with a core and memory for each process."""
-    most = min(cpu.count_usable_cores(), psutil.virtual_memory().available // _BYTES)
+    """Return how many groups of so many processes can wait, with memory for each, and few enough for the cores."""
+    most = min(_PROCESSES_OF_A_CORE * cpu.count_usable_cores(), psutil.virtual_memory().available // _BYTES)
     return most // max(1, processes)

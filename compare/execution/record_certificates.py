@@ -22,7 +22,7 @@ from compare.execution.jobs import Call, Job, Queue
 from compare.execution.judge_certificates import Judge
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import cpu, resources
+from compare.machine import cpu, memory, resources
 from compare.settings import tunings
 
 _ARRAYS = 2 + 2 * certificate.STEPS  # of every parameter: before, gradient and update of each step, after
@@ -63,14 +63,17 @@ def record_and_judge(
     """
     # Several cases are judged at the same time if there are cores for the threads of each.
     with ThreadPoolExecutor(max(1, cpu.count_usable_cores() // MOST_THREADS)) as threads:
-        evidence.least_bytes = _ARRAYS * 8 * state.baseline.parameter_count
         judge = Judge(launcher, state, evidence, threads)
         queues = _make_queues(launcher, state, evidence, judge.may_record)
         for queue in queues:
             queue.jobs[:0] = (more or {}).get(queue.run.contender.name, ())  # the longest jobs come first
 
         def look(done: int, total: int) -> None:
+            evidence.least_bytes = _ARRAYS * 8 * state.baseline.parameter_count  # its first steps may run beside
             judge.look()
+            if more is None and (state.baseline.status != "ok" or all(run.status != "ok" for run in state.uncertified)):
+                for queue in queues:  # nobody is left to be compared
+                    queue.jobs.clear()
             progress(done, total)
 
         jobs.run_jobs(launcher, [*queues, *beside], look, judge.is_working)
@@ -148,7 +151,7 @@ def _make_jobs(
                 "certificate",
                 [_noise_call(launcher, run, evidence, case, dataset, part)],
                 disk_space=evidence.unmoved_bytes,
-                memory=_estimate_memory(run, "float64"),
+                memory=_estimate_memory(launcher, run, "float64"),
             )
             for part in parts
             if is_noisy
@@ -159,7 +162,7 @@ def _make_jobs(
                 [_record_call(launcher, run, precision, case, dataset, partial(evidence.keep, case, name, precision))],
                 may_begin=partial(may_record, name),
                 disk_space=partial(evidence.record_bytes, precision),
-                memory=_estimate_memory(run, precision),
+                memory=_estimate_memory(launcher, run, precision),
             )
             for precision in evidence.precisions
         ]
@@ -171,8 +174,8 @@ def _make_jobs(
         check = commands.CheckPruning(
             replace(spec, knobs=tunings.reduce_compilation(run.contender.backend, spec.knobs))
         )
-        memory = _estimate_memory(run, "float64")
-        yield Job("certificate", [Call(check, partial(setattr, run, "pruning"))], memory=memory)
+        needed = _estimate_memory(launcher, run, "float64")
+        yield Job("certificate", [Call(check, partial(setattr, run, "pruning"))], memory=needed)
     if launcher.plan.deterministic:
         case, dataset = next(iter(evidence.cases.items()))
         keep = partial(evidence.repeated.__setitem__, name)
@@ -180,18 +183,20 @@ def _make_jobs(
             "certificate",
             [_record_call(launcher, run, evidence.precision, case, dataset, keep)],
             disk_space=partial(evidence.record_bytes, evidence.precision),
-            memory=_estimate_memory(run, evidence.precision),
+            memory=_estimate_memory(launcher, run, evidence.precision),
         )
 
 
-def _estimate_memory(run: ContenderRun, precision: str) -> int:
+def _estimate_memory(launcher: Launcher, run: ContenderRun, precision: str) -> int:
     """Return about how many bytes of a GPU a contender's child takes to record at a precision.
 
     In float64 vgg16 takes 7 GB and other large models take 5 GB, mostly activations. Those are no more than the session
-    at the timed batch held. `samestep agree` knows neither figure. A job that does not fit is repeated beside fewer.
+    at the timed batch held. Before first steps end, both figures are unknown, and a tenth of the GPU stands for them. A
+    job that does not fit is repeated beside fewer.
     """
+    held = run.held_bytes or (memory.read_device_bytes(launcher.plan.device) or 0) // 10
     parameters = _COPIES * (8 if precision == "float64" else 4) * run.parameter_count
-    return max(_CONTEXT_BYTES + parameters, min(run.held_bytes, _MOST_BYTES))
+    return max(_CONTEXT_BYTES + parameters, min(held, _MOST_BYTES))
 
 
 def _noise_call(

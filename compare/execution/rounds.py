@@ -3,8 +3,13 @@
 from collections.abc import Collection, Sequence
 from functools import partial
 from statistics import median
+from typing import Any
+
+import psutil
 
 from compare.base import early_stopping, statistics
+from compare.base.commands import Command, Open
+from compare.base.interface import INFER
 from compare.base.interruptions import ENDING, HeldSignals
 from compare.base.statistics import Ratio
 from compare.execution import ready_children, round_validity, timed_round
@@ -19,6 +24,9 @@ from compare.settings.block_order import count_parts, order_contenders
 
 MOST_VOID_IN_A_ROW = 6
 """Void rounds in a row after which a run that may stop early expects no quiet any more."""
+
+_SHARE_AHEAD = 0.5
+"""The share of memory that sessions which are opened ahead may take."""
 
 _TOO_LARGE = "the contenders do not fit in memory together"
 
@@ -72,6 +80,7 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
         if plan.device == "cpu" and count_last_void(state):
             patience.wait()
         start_ahead(launcher, state)
+        _open_ahead(launcher, state)
         progress(f"timed rounds{_describe_ratios(state)}", number, max(plan.rounds, number + 1))
         state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
         together = order_contenders(state.alive, number // count_parts(plan.devices, plan.rotation))
@@ -90,23 +99,55 @@ def count_last_void(state: RunState) -> int:
     return count
 
 
-def start_ahead(launcher: Launcher, state: RunState, before: int = 0) -> None:
+def start_ahead(launcher: Launcher, state: RunState) -> None:
     """Start the children of the next rounds, so that their imports run side by side while nothing is timed.
 
-    There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end. `before`
-    counts the children of every contender that the phases before the rounds take.
+    There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end.
     """
+    coming = _list_coming_rounds(launcher, state)
+    launcher.start_ahead([(run, "round", first_gpu) for first_gpu in coming for run in state.alive])
+
+
+def _list_coming_rounds(launcher: Launcher, state: RunState) -> list[int]:
+    """Return the numbers of the first GPUs of the coming rounds whose children can start ahead, in order."""
     plan, number = launcher.plan, len(state.rounds)
     processes = sum(max(1, launcher.devices_here(run)) for run in state.alive)
-    most = ready_children.count_at_once(processes)
-    if most <= 1:
-        return
     stops = [plan.rounds, *(look for look in early_stopping.LOOKS if plan.stops_early and look > number)]
-    coming_children = [("training", 0)] * before
-    for coming in range(number, max(number + 1, min(stops))):
-        gpus = plan.gpus_of_round(coming)
-        coming_children.append(("round", gpus.start if gpus else 0))
-    launcher.start_ahead([(run, *child) for child in coming_children[:most] for run in state.alive])
+    numbers = range(number, max(number + 1, min(stops)))
+    gpus = [plan.gpus_of_round(coming) for coming in numbers]
+    return [each.start if each else 0 for each in gpus][: ready_children.count_at_once(processes)]
+
+
+def _open_ahead(launcher: Launcher, state: RunState) -> None:
+    """Open the sessions of the waiting children, and load their programs, side by side while nothing is timed.
+
+    All of them together take half of the memory at most. The first round loads its programs alone, because that time is
+    reported, and so does a contender that searches for kernels when it loads.
+    """
+    sizes = [run.memory and run.memory.process_bytes for run in state.alive]
+    plan = launcher.plan
+    total = memory.read_device_bytes(plan.device) if plan.device == "cuda" else _read_free_bytes()
+    if state.design != "alternating" or total is None or not sizes or None in sizes:
+        return
+    most = int(_SHARE_AHEAD * total // max(1, sum(size for size in sizes if size)))
+    taken = dict[int, int]()
+    for first_gpu in _list_coming_rounds(launcher, state)[:most]:
+        number = taken[first_gpu] = taken.get(first_gpu, -1) + 1
+        for run in state.alive:
+            commands: list[Command[Any]] = [Open(launcher.spec(run))]
+            if (
+                (state.rounds or number)
+                and plan.task != INFER
+                and run.model is not None
+                and launcher.may_load_ahead(run)
+            ):
+                commands.append(timed_round.make_load(run))
+            launcher.work_ahead(run, "round", first_gpu, number, commands)
+    launcher.ready.settle()
+
+
+def _read_free_bytes() -> int:
+    return psutil.virtual_memory().available
 
 
 def needs_round(state: RunState) -> bool:

@@ -104,9 +104,18 @@ def _prepare_children(
         child(run).greet()
         child(run).send(Open(launcher.spec(run)))
 
-    def load(run: ContenderRun) -> CompilingBlock:
-        assert run.model is not None  # a contender without a model has failed before the rounds
-        return CompilingBlock(run.model.steps_per_dispatch)
+    def finish_load_ahead(run: ContenderRun) -> None:
+        if run.model is not None and child(run).has_ahead(make_load(run)):
+            child(run).call(make_load(run))
+            loaded.add(run.contender.name)
+
+    def finish_load(run: ContenderRun) -> None:
+        child(run).reply(make_load(run))
+        loaded.add(run.contender.name)
+
+    def start_load(run: ContenderRun) -> None:
+        if run.contender.name not in loaded:
+            child(run).send(make_load(run))
 
     trained = () if launcher.plan.task == INFER else runs  # requests load one program for each batch size
     able = [
@@ -116,22 +125,28 @@ def _prepare_children(
         and launcher.may_load_beside_others(run)
         and not launcher.compiles_every_round(run)
     ]
-    together = able if len(able) > 1 else []
-    loaded = {run.contender.name for run in together}
+    together, loaded = able if len(able) > 1 else [], set[str]()
     unstarted = [run for run in runs if run.contender.name not in children]
     steps: Sequence[tuple[Sequence[ContenderRun], Callable[[ContenderRun], object]]] = (
         (unstarted, partial(start_child, launcher, children, number)),
         (runs, open_session),
         (runs, lambda run: child(run).reply(Open(launcher.spec(run)))),
         (runs, lambda _: launcher.ready.settle()),
-        (together, lambda run: child(run).send(load(run))),
-        (together, lambda run: child(run).reply(load(run))),
+        (trained, finish_load_ahead),
+        (together, start_load),
+        (together, lambda run: None if run.contender.name in loaded else finish_load(run)),
         (trained, lambda run: _warm_up(launcher, child(run), run, loaded=run.contender.name in loaded)),
     )
     for step_runs, step in steps:
         for run in step_runs:
             attempt(run, partial(step, run))
     return [run for run in runs if run.status == "ok"]
+
+
+def make_load(run: ContenderRun) -> CompilingBlock:
+    """Return the command that loads a contender's programs."""
+    assert run.model is not None  # a contender without a model has failed before the rounds
+    return CompilingBlock(run.model.steps_per_dispatch)
 
 
 def _warm_up(launcher: Launcher, child: Child, run: ContenderRun, *, loaded: bool) -> None:

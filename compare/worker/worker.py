@@ -106,19 +106,22 @@ class Worker:
             steps_per_dispatch=self._session.steps_per_dispatch,
         )
 
-    def warm_up(self, block_seconds: float, steps: int | None) -> WarmUpTimes:
+    def warm_up(self, block_seconds: float, steps: int | None, settles: bool = True) -> WarmUpTimes:
         """Compile the step, choose the block length unless `steps` is given, and train until step times settle.
 
         `compile_seconds` is the time of the first dispatch less the time of a later one. It is the compile time only
-        if the session has not trained before.
+        if the session has not trained before. Unless it `settles`, train the first steps only.
         """
         session = self._open_session
         unit = session.steps_per_dispatch
         first = self._time(unit)
-        self._time(_whole_dispatches(session, _FIRST_LOSSES))
+        count = _whole_dispatches(session, _FIRST_LOSSES)
+        blocks, steady = [self._time(count)], False
         self._first = self._describe_start()
         start = self._clock()
-        if steps is None:
+        if not settles:
+            steps = count
+        elif steps is None:
             steps, blocks, steady = warm_up.choose_block_length(self._time, unit, block_seconds)
         else:
             blocks, steady = warm_up.settle(self._time, warm_up.shorten(steps, unit, block_seconds))

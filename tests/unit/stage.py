@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from compare.base.interruptions import HeldSignals
-from compare.execution import build_result, phases
+from compare.execution import build_result, phases, ready_children
 from compare.reproduce import bundle, recompute, verification
 from compare.results import model, result_file, verdicts
 from tests.fakebackend import plans
@@ -17,13 +17,15 @@ Result = dict[str, Any]
 class Stage:
     """Runs scripted contenders; `progress` is what the runs said of theirs.
 
-    Runs with the same `cache` share kept certificates. Without one, each run has its own.
+    Runs with the same `cache` share kept certificates. Without one, each run has its own. No process starts ahead, so
+    with `cold_compile` the processes of a contender have fixed numbers.
     """
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self._monkeypatch = monkeypatch
         self.cache: Path | None = None
+        monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 0)
         self.progress: list[tuple[str, int, int]] = []
 
     def run(self, *texts: str, script: dict[str, dict[str, Any]] | None = None, **changes: Any) -> Result:

@@ -43,12 +43,11 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
 @pytest.mark.parametrize(
     ("machines", "cold", "expected"),
     [
-        (1, False, ["compile"]),
         (1, True, ["start contenders", "train fake", "train other"]),
         (2, False, ["start contenders", "train fake", "train other"]),
     ],
 )
-def test_gpus_of_one_machine_alone_compile_side_by_side(
+def test_contenders_that_are_asked_for_their_compile_time_start_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machines: int, cold: bool, expected: list[str]
 ) -> None:
     plans.register(monkeypatch, tmp_path)

@@ -1,12 +1,13 @@
 """Children that start ahead: they import while nothing is timed, and each is used once or ended."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from compare.base.commands import Block, Command, Open
+from compare.base.commands import Block, Command, Open, WarmUp
 from compare.base.interface import ContenderFailed
 from compare.execution import ready_children
 from compare.execution.child import Child
@@ -35,7 +36,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return greet(child, seconds)
 
     def sent(child: Child, command: Command[Any]) -> None:
-        happened.append(command.name)
+        happened.append("first steps" if isinstance(command, WarmUp) and not command.settles else command.name)
         send(child, command)
 
     monkeypatch.setattr(Child, "__init__", begun)
@@ -44,17 +45,62 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return happened
 
 
-@pytest.mark.parametrize(("at_once", "first"), [(1, 2), (3, 6), (9, 2 * (2 + 3))])
+def test_sessions_of_coming_rounds_open_before_the_first_round(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str]
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 9)
+    ahead, send = list[list[str]](), Child.send_ahead
+
+    def noted(child: Child, commands: Sequence[Command[Any]]) -> None:
+        ahead.append([command.name for command in commands])
+        assert Block.name not in events
+        send(child, commands)
+
+    monkeypatch.setattr(Child, "send_ahead", noted)
+    result = stage.run("fake", "other", agreement=False, rounds=3)
+    first, later = ["open"], ["open", "block"]  # the first round loads alone, because that time is reported
+    assert ahead == [first, first, later, later, later, later]
+    assert all(len(each["step_seconds"]["samples"]) == 3 for each in result["contenders"])
+    assert all(each["cached_compile_seconds"] is not None for each in result["contenders"])
+
+
+def test_a_session_that_fails_ahead_is_opened_again_in_its_round(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 9)
+    fault = {"fault": "oom", "at": "open", "process": 2}
+    result = stage.run("fake", "other", script={"other": fault}, agreement=False, rounds=3)
+    assert [each["status"] for each in result["contenders"]] == ["ok", "ok"]
+    assert result["spec"]["design"] == "alternating"
+
+
+@pytest.mark.parametrize("at_once", [0, 9])
+def test_a_run_with_a_certificate_starts_no_process_without_need(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str], at_once: int
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: at_once)
+    stage.cache = stage.folder / "cache"
+    script = {"other": {"step_seconds": 3e-3}, "fake": {"step_seconds": 1e-3}}
+    first = stage.run("fake", "other", script=script, rounds=None)
+    # Each contender has one process for training, one for memory and three for rounds. Two records and the noise of the
+    # baseline make five jobs at most.
+    assert events.count("start") == events.count("greeted") <= 2 * (1 + 1 + 3) + 5
+    started = len(events)
+    again = stage.run("fake", "other", script=script, rounds=None)
+    assert events[started:].count("start") == 2 * (1 + 3)  # programs and certificate are kept
+    for result in (first, again):
+        assert (result["agreement"]["status"], result["spec"]["rounds"]) == ("pass", 3)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 9])
 def test_with_spare_cores_children_of_several_rounds_import_side_by_side(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str], at_once: int, first: int
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str], at_once: int
 ) -> None:
     monkeypatch.setattr(ready_children, "count_at_once", lambda processes: at_once)
     result = stage.run("fake", "other", agreement=False, rounds=3)
     assert result["spec"]["rounds"] == 3
-    assert events.index("greeted") == first
+    assert events.index("greeted") >= 2 * min(3, at_once)
     # A process for first steps and training, one for memory, and one for each round: none more, and none twice.
     assert events.count("start") == events.count("greeted") == 2 * (2 + 3)
-    assert events.count(Open.name) == 2 * (2 + 3)
+    assert events.count(Open.name) == 2 * (3 + 3)  # the training opens its session again
 
 
 def test_no_process_imports_while_a_block_is_timed(
@@ -65,7 +111,7 @@ def test_no_process_imports_while_a_block_is_timed(
     importing = 0
     for event in events:
         importing += {"start": 1, "greeted": -1}.get(event, 0)
-        if event in (Block.name, "warm_up", "memory"):
+        if event in (Block.name, WarmUp.name):
             assert importing == 0, events
 
 
@@ -76,7 +122,7 @@ def test_rounds_start_ahead_up_to_the_next_look(
     script = {"other": {"step_seconds": 3e-3}, "fake": {"step_seconds": 1e-3}}
     result = stage.run("fake", "other", script=script, agreement=False, rounds=None)
     assert result["comparisons"][0]["stopped"]["rounds"] == 3
-    assert events.count("start") == events.count(Open.name)
+    assert events.count("start") == 2 * (2 + 3)
 
 
 def test_a_failure_of_a_waiting_child_belongs_to_its_round(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +176,8 @@ def test_a_child_that_fails_while_it_waits_says_so_when_it_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cores", "gigabytes", "processes", "most"), [(2, 64, 2, 1), (16, 64, 2, 8), (16, 8, 2, 2), (1, 64, 2, 0)]
+    ("cores", "gigabytes", "processes", "most"),
+    [(2, 64, 2, 4), (16, 64, 2, 16), (16, 8, 2, 2), (1, 64, 2, 2), (1, 1, 2, 0)],
 )
 def test_children_import_side_by_side_as_cores_and_memory_allow(
     monkeypatch: pytest.MonkeyPatch, cores: int, gigabytes: int, processes: int, most: int

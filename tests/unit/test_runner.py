@@ -37,7 +37,9 @@ def test_an_a_a_run_finds_no_difference_whatever_is_printed(stage: Stage, capfd:
 
 
 def test_compilation_is_reported_cold_and_from_the_cache_and_is_part_of_no_step_time(stage: Stage) -> None:
-    result = stage.run("fake", "other", script={"fake": {"compile_seconds": 8.0}}, rounds=2, agreement=False)
+    result = stage.run(
+        "fake", "other", script={"fake": {"compile_seconds": 8.0}}, rounds=2, agreement=False, cold_compile=True
+    )
     first, other = result["contenders"]
     assert first["compile_seconds"] == pytest.approx(8, rel=0.01)
     # Process 0 trains, 1 measures memory, 2 and 3 are timed.
@@ -61,7 +63,7 @@ def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: 
         "other": {"step_seconds": 0.002, "seed": 2, **noise},
         "third": {"step_seconds": 0.0005, "seed": 3, **noise},
     }
-    result = stage.run("fake", "other", "third", script=script, rounds=3)
+    result = stage.run("fake", "other", "third", script=script, rounds=3, cold_compile=True)
     slower, faster = result["comparisons"]
     assert slower["ratio"]["estimate"] == pytest.approx(2, rel=0.01)
     assert faster["ratio"]["estimate"] == pytest.approx(0.5, rel=0.01)
@@ -108,7 +110,7 @@ def test_one_contenders_failure_leaves_the_others_figures(
     stage: Stage, name: str, process: int, at: str, fault: str, status: str, phase: str
 ) -> None:
     script = {name: {"fault": fault, "at": at, "process": process}}
-    result = stage.run(script=script, deadline=plans.deadline(fault))
+    result = stage.run(script=script, deadline=plans.deadline(fault), cold_compile=True)
     good, bad = sorted(result["contenders"], key=lambda each: each["name"] == name)
     assert (good["status"], good["reason"], bad["status"]) == ("ok", None, status)
     assert re.match(phase, bad["reason"])
@@ -130,12 +132,21 @@ def test_nothing_is_recorded_of_one_who_has_nobody_to_be_compared_with(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, failing: str, beside: bool
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
-    result = stage.run(script={failing: {"fault": "raise", "at": "run", "process": 0}})
+    result = stage.run(script={failing: {"fault": "raise", "at": "run", "process": 0}}, cold_compile=True)
     assert not stage.calls("inspect")
     (left,) = (each for each in result["contenders"] if each["name"] != failing)
     assert left["status"] == "ok"
     assert left["training"] is not None
     assert len(left["step_seconds"]["samples"]) == 2
+    assert result["agreement"]["status"] == "skipped"
+
+
+@pytest.mark.parametrize("failing", ["fake", "other"])
+def test_a_failure_beside_its_records_leaves_no_certificate(stage: Stage, failing: str) -> None:
+    result = stage.run(script={failing: {"fault": "raise", "at": "logits"}})
+    statuses = {each["name"]: each["status"] for each in result["contenders"]}
+    assert statuses.pop(failing) == "crash"
+    assert list(statuses.values()) == ["ok"]
     assert result["agreement"]["status"] == "skipped"
 
 
