@@ -9,7 +9,7 @@ import typer
 from compare.base import files
 from compare.base.interface import Refused
 from compare.base.interruptions import ENDING, REPORTED, HeldSignals
-from compare.execution import build_result, explanation, phases, progress, run_times
+from compare.execution import build_result, explanation, phases, progress, quiet, run_times
 from compare.execution.progress import PhaseClock
 from compare.execution.run_state import RunState
 from compare.results import result_file, thinning
@@ -84,8 +84,8 @@ def execute_until_interrupted(
 ) -> tuple[Result, Path, BaseException | None]:
     """Return what `execute` returns, and the interruption, for callers that must clean up before they raise it."""
     clock = PhaseClock(run_times.find(plan))
-    if (left := clock.estimate_left()) is not None and left >= _NOTICEABLE_SECONDS:
-        typer.echo(f"samestep: {part}about {progress.describe_seconds(left)}, as the last equal run here", err=True)
+    if seeds is None:
+        _announce(plan, part, clock)
     with HeldSignals() as signals:
         with report_interruption(part), progress.show(part, clock) as advance:
             if seeds is None:
@@ -110,6 +110,20 @@ def execute_until_interrupted(
         typer.echo(f"samestep: {part}interrupted {_describe_interruption(state)} kept: {path}", err=True)
         signals.pending.add_note(REPORTED)
     return result, path, signals.pending
+
+
+def _announce(plan: Plan, part: str, clock: PhaseClock) -> None:
+    """Say how long the run will take, if that is known, and whether the machine is quiet enough for it."""
+    left, load = clock.estimate_left(), quiet.describe_load(plan.device)
+    texts = list[str]()
+    if left is not None and left >= _NOTICEABLE_SECONDS:
+        texts.append(f"about {progress.describe_seconds(left)}, as the last equal run here")
+    if load is not None:
+        texts.append(load)
+    elif texts and plan.device == "cpu":
+        texts.append("the machine is quiet")
+    if texts:
+        typer.echo(f"samestep: {part}{'; '.join(texts)}", err=True)
 
 
 def _describe_interruption(state: RunState) -> str:

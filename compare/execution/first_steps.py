@@ -29,13 +29,18 @@ def make_queues(
     """
     searches = launcher.plan.keeps_search(run.contender) and run.program_kept is None
     run.has_compiled_alone = searches
-    first = Job("training", make_calls(launcher, run, keep_programs), alone=searches)
-    if launcher.plan.task == INFER:
-        return [_make_queue(run, [first])]
+
+    def keep() -> None:
+        keep_programs()
+        memory.memory = training.memory = run.held_bytes
+
+    first = Job("training", make_calls(launcher, run, keep), alone=searches)
     memory = Job("usage", usage.make_memory_calls(launcher, run), alone=not launcher.may_load_beside_others(run))
     calls = [Call(Open(launcher.spec(run))), *make_training_calls(launcher, state, run, steps)]
     # On a CPU, threads that wait for each other would lose their cores to other work.
     training = Job("training", calls, alone=not BESIDE_OTHERS[launcher.plan.device])
+    if launcher.plan.task == INFER:
+        return [_make_queue(run, [first])]
     if run.program_kept is not None:
         return [_make_queue(run, [memory, first, training])]
     memory.may_begin = lambda: run.warm_up is not None

@@ -1,8 +1,11 @@
 """Wait until other programs leave the cores alone, for a bounded time in a run."""
 
+import math
+import os
 import time
 from collections.abc import Callable
 
+from compare.execution import round_validity
 from compare.execution.launcher import Launcher
 from compare.execution.round_validity import FOREIGN_CORES
 from compare.machine import cpu
@@ -11,6 +14,21 @@ LONGEST_SECONDS = 60.0
 """Seconds that a run waits in all. Programs that are busy for longer will not end soon."""
 
 _POLL_SECONDS = 1.0
+_LOOK_SECONDS = 0.25
+
+
+def describe_load(device: str) -> str | None:
+    """Say which program keeps cores busy before a run on the CPU starts, or return None if the machine is quiet."""
+    limit = round_validity.FOREIGN_CORES
+    if device != "cpu" or limit == math.inf:
+        return None
+    programs, before = cpu.read_programs(), cpu.read(())
+    time.sleep(_LOOK_SECONDS)
+    cores = cpu.count_foreign_cores(before, cpu.read(()))
+    if cores <= limit:
+        return None
+    who = cpu.name_busiest(programs, cpu.read_programs(), {os.getpid()}) or "another program"
+    return f"{who} works, {cores:.1f} cores are busy: rounds beside it do not count"
 
 
 class Patience:

@@ -360,7 +360,7 @@ class RunSettings:
     energy: bool = _option(
         True,
         Switch(),
-        "Do not measure energy: some 10 s on a GPU.",
+        "Do not measure energy: some 6 s on a GPU.",
         commands=(_COMPARE,),
         turns_off=True,
         spec_key="energy_requested",

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -47,7 +48,7 @@ def _spied(monkeypatch: pytest.MonkeyPatch, kind: type, *methods: str) -> list[t
 
 def test_contenders_that_work_in_turn_start_side_by_side(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = _spied(monkeypatch, Child, "__init__", "greet", "send")
-    stage.run("fake", "other", "third", agreement=False)
+    stage.run("fake", "other", "third", agreement=False, cold_compile=True)
     events = [method for method, _ in calls]
     side_by_side = ["__init__"] * 3 + ["greet"] * 3 + ["send"]
     assert events[:7] == side_by_side  # first steps
@@ -87,8 +88,8 @@ def test_a_contender_that_does_not_start_leaves_the_others_their_turns(
 def test_training_beside_others_finds_what_training_alone_finds(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, agreement: bool
 ) -> None:
-    alone = stage.run("fake", "other", agreement=agreement)
-    before, evaluated = len(stage.calls("open")), len(stage.calls("logits"))
+    alone = stage.run("fake", "other", agreement=agreement, cold_compile=True)
+    evaluated = len(stage.calls("logits"))
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     beside = stage.run("fake", "other", agreement=agreement)
     assert [each["training"] for each in beside["contenders"]] == [each["training"] for each in alone["contenders"]]
@@ -96,52 +97,43 @@ def test_training_beside_others_finds_what_training_alone_finds(
     assert stage.progress[-1] == ("timed rounds", 2, 2)
     assert [each["memory"]["live_peak_bytes"] for each in beside["contenders"]] == [1 << 20] * 2
     assert all(each["memory"]["process_bytes"] > 0 for each in beside["contenders"])
-    # Each contender trains once, in the process that measured its memory when it had done nothing before.
-    assert len(stage.calls("logits")) == 2 * evaluated
-    both = stage.calls("open")
-    assert len({pid for *_, pid, _ in both[before:]}) == len({pid for *_, pid, _ in both[:before]})
+    assert len(stage.calls("logits")) == 2 * evaluated  # each contender trains once
     for _, _, pid, _ in stage.calls("memory")[2:]:
         places = [place for *_, whose, place in stage.log if whose == pid]
         assert places[:5] == ["start", "open", "assign", "feed", "run"]
-        assert places.index("memory") < places.index("logits")
 
 
-@pytest.mark.parametrize("beside", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_contenders_compile_side_by_side_where_nobody_asks_what_that_takes(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, beside: bool
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cold = stage.run("fake", "other", "third", agreement=False, cold_compile=True)
-    monkeypatch.setitem(BESIDE_OTHERS, "cpu", beside)
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     monkeypatch.setattr("compare.settings.tunings.keeps_search", lambda backend, *_: backend == "other")
-    events, threads, begin, close = list[str](), list[str | None](), Child.__init__, Child.close
+    events, threads, begin, send = list[str](), list[str | None](), Child.__init__, Child.send
 
     def begun(child: Child, name: str, package: str, environment: dict[str, str], *rest: Any) -> None:
-        events.append(f"{name} begun")
         threads.append(environment.get("OMP_NUM_THREADS"))
         begin(child, name, package, environment, *rest)
 
-    def closed(child: Child) -> None:
-        events.append(f"{child.name} closed")
-        close(child)
+    def sent(child: Child, command: Command[Any]) -> None:
+        events.append(child.name)
+        send(child, command)
 
     monkeypatch.setattr(Child, "__init__", begun)
-    monkeypatch.setattr(Child, "close", closed)
+    monkeypatch.setattr(Child, "send", sent)
     shared = stage.run("fake", "other", "third", agreement=False)
-    if beside:  # what keeps the kernels that a search has chosen, by itself
-        assert events[:4] == ["other begun", "other closed", "fake begun", "third begun"]
-    else:  # they start side by side, and take turns
-        assert events[:4] == ["fake begun", "other begun", "third begun", "fake closed"]
+    assert events[:4] == ["other"] * 4  # first steps that keep the kernels of a search come first, and alone
     assert threads[:3] == [None] * 3  # what these tell of their threads is to be what is timed
     assert [each["training"] for each in shared["contenders"]] == [each["training"] for each in cold["contenders"]]
     assert (cold["spec"]["cold_compile_requested"], shared["spec"]["cold_compile_requested"]) == (True, False)
     for figure in ("compile_seconds", "first_step_seconds", "warmup_seconds", "steady"):
         assert all(each[figure] is not None for each in cold["contenders"])
-        assert [each[figure] is None for each in shared["contenders"]] == [beside, False, beside]
-    assert [each.get("compile_reason") is None for each in shared["contenders"]] == [not beside, True, not beside]
+        assert [each[figure] is None for each in shared["contenders"]] == [True, False, True]
+    assert [each.get("compile_reason") is None for each in shared["contenders"]] == [False, True, False]
     assert all(each["cached_compile_seconds"] is not None for each in shared["contenders"])
     alone = [each for each in typed(shared).contenders if each.compile_seconds is None]
     labels = [measurements.make_rows(each, 0.95)[0][0] for each in (typed(cold).contenders, alone) if each]
-    assert labels == ["compile (s)", "compile, from cache (s)"][: 1 + beside]
+    assert labels == ["compile (s)", "compile, from cache (s)"]
 
 
 @pytest.mark.parametrize("anew", [True, False])
@@ -175,22 +167,6 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
     last = [each for each in events[len(events) - events[::-1].index("other open") :] if each.startswith("other")]
     assert last[:2] == (["other warm_up", "other block"] if anew else ["other block", "other warm_up"])
     assert [each["cached_compile_seconds"] is None for each in result["contenders"]] == [False, anew, False]
-
-
-@pytest.mark.parametrize(("gigabytes", "together"), [(7, True), (9, False)])
-def test_contenders_train_beside_others_while_what_they_held_at_first_leaves_room(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, gigabytes: int, together: bool
-) -> None:
-    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
-    reply = Child.reply
-    holding = {"held": gigabytes << 30}
-    monkeypatch.setattr(Child, "reply", lambda *asked: (told := reply(*asked), holding.get(asked[1].name, told))[1])
-    monkeypatch.setattr(memory, "read_device_bytes", lambda device: 18 << 30)
-    told = _spied(monkeypatch, Child, "__init__", "send")
-    stage.run("fake", "other", agreement=False)
-    events = [argument if method == "send" else method for method, argument in told]
-    started = events[: events.index("train")].count("__init__")
-    assert started == (4 if together else 3)  # two took the first steps, and one or both are to train
 
 
 @pytest.mark.parametrize(("gigabytes", "most"), [(2, 1), (3, 2), (6, 5)])
@@ -240,10 +216,11 @@ def test_what_a_record_takes_of_a_gpu_goes_by_its_model_and_what_its_session_hel
 ) -> None:
     outcome = ContenderRun(contenders.parse(["torch"], 1)[0], model=ModelInfo("", parameters, 1))
     outcome.held_bytes = int(held * 2**30)
-    assert record_certificates._estimate_memory(outcome, precision) / 2**30 == pytest.approx(expected)
+    launcher = cast(Launcher, SimpleNamespace(plan=SimpleNamespace(device="cpu")))
+    assert record_certificates._estimate_memory(launcher, outcome, precision) / 2**30 == pytest.approx(expected)
 
 
-def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone_and_its_search_serves_its_training(
+def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
@@ -263,16 +240,10 @@ def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone_and_
     result = stage.run("fake", "other", cold_compile=False)
     assert [each["memory"]["live_peak_bytes"] for each in result["contenders"]] == [1 << 20] * 2
     assert not [doing for doing, *_ in stage.progress if doing.startswith("usage")]
-    began = next(index for index, (*_, command) in enumerate(sent) if command == "idle_memory")
-    alone, process = sent[began : began + 3], sent[began][1]
-    assert [(name, command) for name, _, command in alone] == [
-        ("other", command) for command in ("idle_memory", "open", "memory")
-    ]
-    assert [command for *_, pid, command in sent if pid == process] == [
-        *("idle_memory", "open", "memory"),
-        *("open", "train", "open", "update"),
-        "closed",
-    ]
+    began = next(i for i, (name, _, command) in enumerate(sent) if (name, command) == ("other", "idle_memory"))
+    process = sent[began][1]
+    while_it_works = [command for _, pid, command in sent[began : began + 4] if pid == process]
+    assert while_it_works == ["idle_memory", "open", "memory", "closed"]
 
 
 def test_a_failure_in_training_beside_others_is_its_contenders_alone(

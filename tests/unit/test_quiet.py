@@ -43,6 +43,24 @@ def test_a_run_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert wait(monkeypatch, [1.0] * 99)[0] == quiet.LONGEST_SECONDS
 
 
+@pytest.mark.parametrize(
+    ("device", "cores", "expected"),
+    [
+        ("cpu", 0.2, None),
+        ("cpu", 1.5, "chrome (process 7) works, 1.5 cores are busy: rounds beside it do not count"),
+        ("cuda", 1.5, None),
+    ],
+)
+def test_a_run_says_before_it_starts_who_is_in_the_way(
+    monkeypatch: pytest.MonkeyPatch, device: str, cores: float, expected: str | None
+) -> None:
+    slept = list[float]()
+    monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: cores)
+    monkeypatch.setattr(cpu, "read_programs", lambda: {7: ("chrome", 5.0 * len(slept))})
+    monkeypatch.setattr(quiet, "time", SimpleNamespace(sleep=slept.append))
+    assert quiet.describe_load(device) == expected
+
+
 def test_the_busiest_program_is_none_of_the_run_s_own_and_did_work() -> None:
     before = {1: ("own", 0.0), 2: ("a", 5.0), 3: ("b", 0.0)}
     after = {1: ("own", 9.0), 2: ("a", 5.5), 3: ("b", 0.4), 4: ("new", 0.2)}
