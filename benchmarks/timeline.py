@@ -3,12 +3,13 @@
     python -m benchmarks.timeline compare torch:stock jax:stock --rounds 2
 
 A line has the begin, the end and the duration in seconds, then the child's process id, its contender and its command.
-Timed blocks are left out.
+Timed blocks are left out. Phases have lines of their own. A command that a child did ahead begins when the parent asks
+for it, and the line before has the commands that were sent ahead.
 """
 
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -19,6 +20,7 @@ from compare.base.interface import ContenderFailed
 from compare.cli import app
 from compare.execution import judge_certificates
 from compare.execution.child import Child
+from compare.execution.progress import PhaseClock
 
 SHOWN = ("precision", "batch_size", "perturbations", "steps")
 START = time.monotonic()
@@ -31,9 +33,16 @@ def main() -> None:
         with timed(f"judge {sides[1].contender.name}"):
             return judged(launcher, outcomes, sides, *rest)
 
+    enter = PhaseClock.enter
+
+    def watched_phase(clock: PhaseClock, phase: str) -> None:
+        say(time.monotonic(), f"phase {phase}")
+        enter(clock, phase)
+
     with (
         mock.patch.object(judge_certificates, "_judge", watched_judged),
         mock.patch("compare.execution.launcher.Child", Watched),
+        mock.patch.object(PhaseClock, "enter", watched_phase),
     ):
         app.main()
 
@@ -51,6 +60,15 @@ class Watched(Child):
             say(self._began, f"{self.pid} {self.name}: start")
         self._is_up = True
         return answer
+
+    def send_ahead(self, commands: Sequence[Command[Any]]) -> None:
+        say(time.monotonic(), f"{self.pid} {self.name}: ahead: {', '.join(command.name for command in commands)}")
+        super().send_ahead(commands)
+
+    def close(self) -> None:
+        began = time.monotonic()
+        super().close()
+        say(began, f"{self.pid} {self.name}: end")
 
     def send(self, command: Command[Any]) -> None:
         arguments = commands.list_arguments(command)
