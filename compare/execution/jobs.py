@@ -138,6 +138,9 @@ def run_jobs(
             return not any(other.job.alone for other in active)
         return not any(other.job.alone for other in others)
 
+    def is_alone(worker: _Worker) -> bool:
+        return all(other.job.alone and other.is_waiting for other in workers if other is not worker)
+
     def count_workers() -> int:
         return sum(not (worker.job.alone and worker.is_waiting) for worker in workers)
 
@@ -147,7 +150,7 @@ def run_jobs(
     children = min(most, max(contenders, cpu.count_usable_cores() + 1))
     try:
         while True:
-            going = [worker for worker in workers if worker.advance(alone=len(workers) == 1)]
+            going = [worker for worker in workers if worker.advance(alone=is_alone(worker))]
             if any(worker.is_crowded for worker in workers):
                 children = max(1, len(workers) // 2)
             workers[:] = going
@@ -301,7 +304,10 @@ class _Worker:
         queue = self.queue
         if not queue.is_open:
             return False
-        return queue.most == 1 and queue.jobs[0].may_begin() if queue.jobs[0].alone else self._is_ready(queue)
+        job = queue.jobs[0]
+        if job.alone:
+            return queue.most == 1 and not job.repeated and job.may_begin()
+        return self._is_ready(queue)
 
     def _may_be_caused_by_others(self, failure: ContenderFailed) -> bool:
         """Tell whether a job may have failed because others took a GPU's memory."""

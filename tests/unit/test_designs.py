@@ -12,7 +12,7 @@ import pytest
 
 from compare.base.interface import Memory, Refused
 from compare.base.interruptions import HeldSignals
-from compare.execution import build_result, phases, round_validity, rounds, timed_block, usage
+from compare.execution import build_result, phases, ready_children, round_validity, rounds, timed_block, usage
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import RunState
 from compare.execution.timed_block import Busy
@@ -87,8 +87,9 @@ def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypa
 
 
 def test_a_round_that_was_tried_in_vain_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 0)
     plans.register(monkeypatch, tmp_path, {"other": {"fault": "oom", "at": "wait", "process": 3, "visit": 30}})
-    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2, cold_compile=True)
 
     measure = usage.measure
 
@@ -106,6 +107,7 @@ def test_a_round_that_was_tried_in_vain_counts_for_nothing(tmp_path: Path, monke
 def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 0)
     plans.register(monkeypatch, tmp_path, {"other": {"fault": "oom", "at": "wait", "process": 3, "visit": 30}})
     readings = iter([cpu.Reading(0, 0, 0)])
 
@@ -116,7 +118,7 @@ def test_a_round_that_is_interrupted_when_memory_has_run_out_counts_for_nothing(
             raise KeyboardInterrupt from None
 
     monkeypatch.setattr(cpu, "read", interrupted)
-    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=2, cold_compile=True)
     outcomes = phases.run_comparison(plan, lambda *step: None, held := HeldSignals())
     assert isinstance(held.pending, KeyboardInterrupt)
     assert outcomes.rounds == []

@@ -127,7 +127,7 @@ def test_a_signal_ends_the_program_and_everything_that_it_started(
 def test_what_came_before_the_rounds_is_kept(
     parents: Parents, number: signal.Signals, process: int, whole: str
 ) -> None:
-    arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4"]
+    arguments = ["-m", "tests.fakebackend.program", *COMPARE[:-1], "4", "--cold-compile"]
     parent = parents.start(arguments, ["other"], fault="grandchild-hang", at="run", process=process)
     plans.until(lambda: (parents.folder / "grandchildren.log").exists())
     parent.send_signal(number)
@@ -152,7 +152,7 @@ def test_what_came_before_the_rounds_is_kept(
 
 def test_what_came_again_before_an_interruption_is_told(parents: Parents) -> None:
     fake = ["-m", "tests.fakebackend.program"]
-    first = parents.start([*fake, *COMPARE[:-1], "3", "--out", "stored"])
+    first = parents.start([*fake, *COMPARE[:-1], "3", "--cold-compile", "--out", "stored"])
     first.communicate(timeout=plans.DEADLINE)
     assert first.returncode == 0
     again = [*fake, "reproduce", "stored", "--out", "again"]

@@ -42,7 +42,7 @@ def test_of_the_least_batch_nothing_is_said_that_was_not_tried(stage: Stage) -> 
 
 
 def test_only_batches_down_to_the_one_that_trains_are_tried(stage: Stage) -> None:
-    stage.run(script={"other": {"most_images": 20}}, agreement=False)
+    stage.run(script={"other": {"most_images": 20}}, agreement=False, cold_compile=True)
     processes = {process for name, process, *_ in stage.calls("open") if name == "other"}
     assert processes == {"0", "1", "2"}  # of training, then 32 and 16 images
     assert [phase for phase, *_ in stage.progress if "smaller" in phase] == ["smaller batches for other"]
@@ -71,5 +71,5 @@ def test_of_one_that_failed_otherwise_no_batch_is_searched_for(stage: Stage) -> 
 
 def test_nothing_is_advised_where_a_try_fails_for_anything_else(stage: Stage) -> None:
     script = {"other": {"fault": "oom", "at": "open", "process": 0, "most_images": 1, "when_full": "exit"}}
-    bad = stage.run(script=script, agreement=False)["contenders"][1]
+    bad = stage.run(script=script, agreement=False, cold_compile=True)["contenders"][1]
     assert (bad["status"], bad["reason"]) == ("oom", "training: open: MemoryError: scripted: 8 GiB wanted")
