@@ -44,7 +44,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
         # An import takes seconds, and most profiles must be taken alone.
         launcher.start_ahead([(queue.run, queue.purpose, 0) for queue in queues])
         launcher.ready.settle()
-        jobs.run_jobs(launcher, queues, partial(progress, "profile"), divides_cores=False)
+        jobs.run_jobs(launcher, queues, partial(progress, "profile"))
     else:
         for index, queue in enumerate(queues):
             progress("profile", index, len(queues))
