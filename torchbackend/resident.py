@@ -7,7 +7,7 @@ import torch
 
 from compare.base.interface import Batch
 from torchbackend import pixels, precision
-from torchbackend.only import target_dtypes
+from torchbackend.only import model_inputs
 from torchbackend.only.captured_steps import CapturedSteps
 from torchbackend.only.memory_order import stack_batches
 from torchbackend.step import TrainingStep
@@ -40,7 +40,7 @@ class Resident:
     def place(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a batch on the device, as a step takes it."""
         images = torch.from_numpy(batch.values()).to(self._device, self._policy.parameter_dtype)
-        labels = target_dtypes.widen(torch.from_numpy(batch.labels).to(self._device), self._policy)
+        labels = model_inputs.widen_targets(torch.from_numpy(batch.labels).to(self._device), self._policy)
         return pixels.values(images, None, channels_last=self._knobs["channels-last"]), labels
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:

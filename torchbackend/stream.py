@@ -12,7 +12,7 @@ import torch
 
 from compare.base.interface import Batch
 from torchbackend import pixels, precision, tuning
-from torchbackend.only import target_dtypes
+from torchbackend.only import model_inputs
 from torchbackend.only.captured_steps import CapturedSteps
 from torchbackend.step import TrainingStep
 
@@ -49,7 +49,7 @@ class Stream:
     def place(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a batch on the device, as a step takes it."""
         images = torch.from_numpy(batch.images).to(self._device, self._dtype(batch))
-        labels = target_dtypes.widen(torch.from_numpy(batch.labels).to(self._device), self._policy)
+        labels = model_inputs.widen_targets(torch.from_numpy(batch.labels).to(self._device), self._policy)
         return self._values(images, self._table(batch), channels_last=self._knobs["channels-last"]), labels
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -114,7 +114,7 @@ class Stream:
 
     def _train_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         values = self._values(images, self._levels, channels_last=self._knobs["channels-last"])
-        return self._step(values, target_dtypes.widen(labels, self._policy))
+        return self._step(values, model_inputs.widen_targets(labels, self._policy))
 
     def _dtype(self, batch: Batch) -> torch.dtype:
         return self._policy.parameter_dtype if batch.levels is None else torch.uint8

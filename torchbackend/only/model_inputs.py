@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from compare.base.task import Input
+from torchbackend.precision import Policy
 
 
 def takes_by_name(model: nn.Module, inputs: Sequence[Input]) -> bool:
@@ -44,3 +45,8 @@ def make_inputs(inputs: Sequence[Input], batch_size: int) -> list[torch.Tensor]:
             shape = (shape[0], shape[-1], *shape[1:-1])
         made.append(torch.randn(shape, generator=random))
     return made
+
+
+def widen_targets(labels: torch.Tensor, policy: Policy) -> torch.Tensor:
+    """Return classes as int64, and other targets in the parameters' dtype, as torch's losses take them."""
+    return labels.to(policy.parameter_dtype if labels.is_floating_point() else torch.int64)
