@@ -56,12 +56,13 @@ DIFFERENCES = (
         arguments=("operations.py:count",),
     ),
     Difference(
-        "a leaf is found by a variable's path in jax, and holds the variable in torch",
-        torch=("layout.py:leaves",),
+        "a leaf is found by a variable's path in jax, and holds the variable, or rows of one, in torch",
+        torch=("layout.py:leaves", "layout.py:Leaf.take_rows"),
         arguments=("layout.py:Leaf",),
     ),
     Difference(
-        "a flax layer may show its settings only in the traced program",
+        "a flax layer may show its settings only in the traced program, and have features on several axes",
+        jax=("roles.py:is_flat",),
         arguments=("roles.py:settings",),
     ),
     Difference(
