@@ -96,7 +96,11 @@ def explain(name: str, tuning: str, precision: str, options: Any, plant: Callabl
     session.run(1)
     host = time.perf_counter() - start
     session.wait()
-    table = step_table.build(seconds, profile, None, session.operations(), Peaks())
+    try:
+        operations = session.operations()
+    except RuntimeError:
+        operations = ()  # a planted wait reads a value, which a traced step does not have
+    table = step_table.build(seconds, profile, None, operations, Peaks())
     knobs, settings = dict(session._spec.knobs), session.settings()
     return Side(name, "torch", table, knobs, settings, host, host_events.read(profile), options.device)
 

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -57,55 +57,77 @@ def explain(
 
 
 def _try_all(result: Result, path: Path, settings: Settings, chosen: Plan) -> Result:
-    """Return the result with the measured gain of every finding that has a knob, and write it again."""
+    """Return the result with the measured gain of every finding that has a knob, and write it again.
+
+    All suggestions run beside the contenders that they change, in the same rounds.
+    """
     found = result.explanation
     if found is None:
         return result
-    tried: dict[tuple[str, str], Finding] = {}
-    for finding in found.findings:
-        if finding.knob is not None and (finding.contender, finding.knob) not in tried:
-            tried[finding.contender, finding.knob] = _try(finding, finding.knob, settings, chosen, len(tried) + 1)
-    measured = tuple(tried.get((each.contender, each.knob or ""), each) for each in found.findings)
-    measured = tuple(
-        replace(
-            each,
-            measured_milliseconds=known.measured_milliseconds,
-            measured_reason=known.measured_reason,
-        )
-        for each, known in zip(found.findings, measured, strict=True)
-    )
-    result = replace(result, explanation=replace(found, findings=measured))
+    texts = {own.name: f"{own.backend}:{own.tuning}" for own in chosen.contenders}
+    asked = {(each.contender, each.knob) for each in found.findings if each.knob is not None}
+    refused = dict[str, str]()
+    for contender, knob in sorted(asked):
+        text = f"{texts[contender]}+{knob}"
+        try:
+            _plan([texts[contender], text], settings, chosen)
+        except (Refused, ContenderFailed) as error:
+            refused[text] = str(error)
+    running = [text for name in texts.values() for text in (name, *_list_changed(name, asked, texts, refused))]
+    if len(running) == len(texts):
+        return _keep(result, path, [_note(each, texts, refused, {}) for each in found.findings])
+    trial = _plan(running, settings, chosen)
+    tried, _ = execute.execute(trial, ["samestep", *sys.argv[1:]], part="suggestions: ")
+    measured = {text: _measure(tried, index) for index, text in enumerate(running)}
+    return _keep(result, path, [_note(each, texts, refused, measured) for each in found.findings])
+
+
+def _list_changed(
+    name: str, asked: set[tuple[str, str]], texts: Mapping[str, str], refused: Container[str]
+) -> list[str]:
+    """Return the contenders that change one knob of the contender `name`."""
+    changed = [f"{name}+{knob}" for contender, knob in sorted(asked) if texts[contender] == name]
+    return [text for text in changed if text not in refused]
+
+
+def _plan(contenders: Sequence[str], settings: Settings, chosen: Plan) -> Plan:
+    alone = replace(settings, explain=False, out=chosen.out / "try", tuning=None, knobs=None, parallel=None)
+    return plan.make(replace(alone, contenders=list(contenders)), dataset=chosen.dataset)
+
+
+def _keep(result: Result, path: Path, findings: Sequence[Finding]) -> Result:
+    assert result.explanation is not None
+    result = replace(result, explanation=replace(result.explanation, findings=tuple(findings)))
     result_file.write_or_spare(result, path.parent)
     return result
 
 
-def _try(finding: Finding, knob: str, settings: Settings, chosen: Plan, number: int) -> Finding:
+def _note(
+    finding: Finding,
+    texts: Mapping[str, str],
+    refused: Mapping[str, str],
+    measured: Mapping[str, tuple[float | None, str]],
+) -> Finding:
     """Return a finding with the change of the step that its knob brings, or with the reason why it has none."""
-    own = next(contender for contender in chosen.contenders if contender.name == finding.contender)
-    texts = [f"{own.backend}:{own.tuning}", f"{own.backend}:{own.tuning}+{knob}"]
-    out = chosen.out / f"try-{number}"
-    try:
-        trial = plan.make(
-            replace(settings, contenders=texts, explain=False, out=out, tuning=None, knobs=None, parallel=None),
-            dataset=chosen.dataset,
-        )
-        tried, _ = execute.execute(trial, ["samestep", *sys.argv[1:]], part=f"{texts[1]}: ")
-    except (Refused, ContenderFailed) as error:
-        return replace(finding, measured_reason=str(error))
-    return _measure(finding, tried)
-
-
-def _measure(finding: Finding, tried: Result) -> Finding:
-    reason = "; ".join(filter(None, (contender.reason for contender in tried.contenders)))
-    comparison = next(iter(tried.comparisons), None)
-    before, after = (_estimate(tried, index) for index in (0, 1))
-    if comparison is None or comparison.verdict == "INVALID" or before is None or after is None:
-        why = (comparison.reason if comparison else None) or reason or "it was not timed"
-        return replace(finding, measured_reason=why)
+    if finding.knob is None:
+        return finding
+    own = texts[finding.contender]
+    text = f"{own}+{finding.knob}"
+    if text in refused:
+        return replace(finding, measured_reason=refused[text])
+    (before, reason), (after, other) = measured[own], measured[text]
+    if before is None or after is None:
+        return replace(finding, measured_reason=reason or other)
     return replace(finding, measured_milliseconds=1e3 * (after - before))
 
 
-def _estimate(result: Result, index: int) -> float | None:
-    times: Sequence[model.StepTimes | None] = [contender.step_seconds for contender in result.contenders]
-    step = times[index] if index < len(times) else None
-    return None if step is None else step.estimate
+def _measure(tried: Result, index: int) -> tuple[float | None, str]:
+    """Return the seconds of a contender's step, or None and the reason."""
+    contender = tried.contenders[index]
+    comparison = next((each for each in tried.comparisons if each.contender == contender.name), None)
+    if comparison is not None and comparison.verdict == "INVALID":
+        return None, comparison.reason or "its times must not be compared"
+    step = contender.step_seconds
+    if step is None or step.estimate is None:
+        return None, contender.reason or "it was not timed"
+    return step.estimate, ""

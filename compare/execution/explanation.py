@@ -41,6 +41,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
         for purpose in (UNCAPTURED, CAPTURED) if is_captured(launcher, run) else (_PLAIN,):
             queues.append(_queue(launcher, run, state.profiles[run.contender.name], purpose))
     if BESIDE_OTHERS[launcher.plan.device]:
+        progress("profile", 0, len(queues))
         # An import takes seconds, and most profiles must be taken alone.
         launcher.start_ahead([(queue.run, queue.purpose, 0) for queue in queues])
         launcher.ready.settle()
