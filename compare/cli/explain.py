@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from compare.results import model, result_file
 from compare.results.explanation import Finding
 from compare.results.model import Result
 from compare.settings import plan
+from compare.settings.contenders import Contender
 from compare.settings.options import HOW, Settings
 from compare.settings.plan import Plan
 
@@ -64,61 +65,49 @@ def _try_all(result: Result, path: Path, settings: Settings, chosen: Plan) -> Re
     found = result.explanation
     if found is None:
         return result
-    texts = {own.name: f"{own.backend}:{own.tuning}" for own in chosen.contenders}
-    asked = {(each.contender, each.knob) for each in found.findings if each.knob is not None}
-    refused = dict[str, str]()
-    for contender, knob in sorted(asked):
-        text = f"{texts[contender]}+{knob}"
+    owns = {own.name: own for own in chosen.contenders}
+    texts = {name: f"{own.backend}:{own.tuning}" for name, own in owns.items()}
+    changed = {
+        (each.contender, each.knob): _change(owns[each.contender], each.knob) for each in found.findings if each.knob
+    }
+    refused, running = dict[str, str](), list(texts.values())
+    for (contender, _), text in sorted(changed.items()):
         try:
             _plan([texts[contender], text], settings, chosen)
+            running.append(text)
         except (Refused, ContenderFailed) as error:
             refused[text] = str(error)
-    running = [text for name in texts.values() for text in (name, *_list_changed(name, asked, texts, refused))]
-    if len(running) == len(texts):
-        return _keep(result, path, [_note(each, texts, refused, {}) for each in found.findings])
-    trial = _plan(running, settings, chosen)
-    tried, _ = execute.execute(trial, ["samestep", *sys.argv[1:]], part="suggestions: ")
-    measured = {text: _measure(tried, index) for index, text in enumerate(running)}
-    return _keep(result, path, [_note(each, texts, refused, measured) for each in found.findings])
+    measured = dict[str, tuple[float | None, str]]()
+    if len(running) > len(texts):
+        tried, _ = execute.execute(_plan(running, settings, chosen), ["samestep", *sys.argv[1:]], part="suggestions: ")
+        measured = {text: _measure(tried, index) for index, text in enumerate(running)}
+
+    def note(finding: Finding) -> Finding:
+        text = changed.get((finding.contender, finding.knob or ""))
+        if text is None:
+            return finding
+        if text in refused:
+            return replace(finding, measured_reason=refused[text])
+        (before, reason), (after, other) = measured[texts[finding.contender]], measured[text]
+        if before is None or after is None:
+            return replace(finding, measured_reason=reason or other)
+        return replace(finding, measured_milliseconds=1e3 * (after - before))
+
+    result = replace(result, explanation=replace(found, findings=tuple(map(note, found.findings))))
+    result_file.write_or_spare(result, path.parent)
+    return result
 
 
-def _list_changed(
-    name: str, asked: set[tuple[str, str]], texts: Mapping[str, str], refused: Container[str]
-) -> list[str]:
-    """Return the contenders that change one knob of the contender `name`."""
-    changed = [f"{name}+{knob}" for contender, knob in sorted(asked) if texts[contender] == name]
-    return [text for text in changed if text not in refused]
+def _change(own: Contender, knob: str) -> str:
+    """Return the contender with one knob changed, in the form that a command takes."""
+    name = knob.partition("=")[0]
+    kept = [part for part in own.tuning.split("+") if part.partition("=")[0] != name]
+    return f"{own.backend}:{'+'.join((*kept, knob))}"
 
 
 def _plan(contenders: Sequence[str], settings: Settings, chosen: Plan) -> Plan:
     alone = replace(settings, explain=False, out=chosen.out / "try", tuning=None, knobs=None, parallel=None)
     return plan.make(replace(alone, contenders=list(contenders)), dataset=chosen.dataset)
-
-
-def _keep(result: Result, path: Path, findings: Sequence[Finding]) -> Result:
-    assert result.explanation is not None
-    result = replace(result, explanation=replace(result.explanation, findings=tuple(findings)))
-    result_file.write_or_spare(result, path.parent)
-    return result
-
-
-def _note(
-    finding: Finding,
-    texts: Mapping[str, str],
-    refused: Mapping[str, str],
-    measured: Mapping[str, tuple[float | None, str]],
-) -> Finding:
-    """Return a finding with the change of the step that its knob brings, or with the reason why it has none."""
-    if finding.knob is None:
-        return finding
-    own = texts[finding.contender]
-    text = f"{own}+{finding.knob}"
-    if text in refused:
-        return replace(finding, measured_reason=refused[text])
-    (before, reason), (after, other) = measured[own], measured[text]
-    if before is None or after is None:
-        return replace(finding, measured_reason=reason or other)
-    return replace(finding, measured_milliseconds=1e3 * (after - before))
 
 
 def _measure(tried: Result, index: int) -> tuple[float | None, str]:
