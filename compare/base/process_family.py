@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -94,14 +95,25 @@ class ProcessFamily:
             code = self._process.wait(_GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             return None
+        line = self._last_line()
+        if flags := find_unknown_flags(line):
+            return "refused", flags
         status, reason = explain_exit_code(code, self._kills_before)
-        return status, reason if code < 0 else f"{reason}; last output: {self._last_line()}"
+        return status, reason if code < 0 else f"{reason}; last output: {line}"
 
     def _last_line(self) -> str:
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - _LOG_TAIL))
             lines = log.read().decode(errors="replace").strip().splitlines()
         return shorten(lines[-1], 300) if lines else "nothing"
+
+
+def find_unknown_flags(line: str) -> str | None:
+    """Return what is wrong with the user's XLA_FLAGS, if that is why XLA ended the process, by its last line."""
+    unknown = re.search(r"Unknown flags? in XLA_FLAGS: (.+)", line)
+    if unknown is None:
+        return None
+    return f"XLA does not know {unknown[1].strip()}, which the variable XLA_FLAGS names; allowed: flags of this jaxlib"
 
 
 def explain_exit_code(code: int, kills_before: int) -> tuple[str, str]:

@@ -27,9 +27,11 @@ STYLES = (
     Style("lists"),
     Style("named"),
     Style("separable", VARIANCE),
-    Style("separable", f"{VARIANCE} --model-args stride=2 --model-args jax.padding=SAME", 1, "padding=1"),
+    Style(
+        "separable", f"{VARIANCE} --model-args stride=2 --model-args jax.padding=SAME", 1, "padding=((1, 1), (1, 1))"
+    ),
     Style("groups"),
-    Style("groups", "--model-args jax.epsilon=1e-3", 1, "epsilon is 1e-5 in torch and 1e-3 in flax"),
+    Style("groups", "--model-args jax.epsilon=1e-3", 1, "epsilon is 1e-5 in torch and 0.001 in flax"),
     Style("autoencoder", "--loss mse,target=input", classes=None),
     Style("unet", classes=4),
     Style("unet", "--model-args jax.swapped=true", 1, "same channels on both sides in another order", classes=4),

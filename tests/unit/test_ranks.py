@@ -279,3 +279,17 @@ def test_a_process_sees_its_own_gpu_alone(
         "it trains on all that it sees"
     )
     assert process_group.own_gpu(RankInfo(1, 2, 2), "cpu", {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "flags"),
+    [
+        ("F1128 22:28:15.8 19299 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_no=1", "--xla_no=1"),
+        ("F0101 parse_flags_from_env.cc:229] Unknown flags in XLA_FLAGS: --xla_a --xla_b ", "--xla_a --xla_b"),
+    ],
+)
+def test_unknown_flags_of_xla_are_named(line: str, flags: str) -> None:
+    found = process_family.find_unknown_flags(line)
+    assert found is not None
+    assert f"XLA does not know {flags}, which the variable XLA_FLAGS names" in found
+    assert process_family.find_unknown_flags("out of memory") is None
