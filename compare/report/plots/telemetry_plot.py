@@ -1,5 +1,6 @@
 """Draw the GPU's state over time, or the load of other programs by round on a CPU. Void rounds are shaded."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from math import nan
@@ -184,7 +185,7 @@ def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
         bbox={"facecolor": find_light("paper"), "edgecolor": "none", "pad": 1},
         zorder=4,
     )
-    axes.set_ylim(0, max([FOREIGN_CORES, *(value for value in cores if value == value)]) * 1.2)
+    axes.set_ylim(0, max(filter(math.isfinite, [0.01, FOREIGN_CORES, *cores])) * 1.2)
     axes.set_xlim(0.5, len(cores) + 0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("round")
