@@ -86,7 +86,9 @@ def _queue(launcher: Launcher, run: ContenderRun, found: StepProfiles, purpose: 
     alone = not launcher.may_load_beside_others(run)
     # A copy of the contender's state: a failure here is not the contender's.
     own = ContenderRun(run.contender, held_bytes=run.held_bytes)
-    return Queue(own, [Job(purpose, calls, alone=alone, memory=run.held_bytes)], most=1, purpose=purpose)
+    return Queue(
+        own, [Job(purpose, calls, alone=alone, memory=run.held_bytes)], most=1, purpose=purpose, divides_cores=False
+    )
 
 
 def _load(path: Path) -> Profile | None:

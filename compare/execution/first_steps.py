@@ -22,10 +22,9 @@ def make_queues(
 ) -> list[Queue]:
     """Return all of a contender's work as jobs that run beside those of others and beside certificates.
 
-    A compiler needs memory too. So memory is measured in the child that takes the first steps if that loads a kept
-    program, and else in a fresh child after them. First steps run alone if their search for kernels decides for all
-    rounds. Memory is measured alone if other work would mislead the search. `keep_programs` is called when the
-    contender has compiled.
+    A compiler needs memory too. So memory is measured in a fresh child after the first steps, which finds all programs.
+    First steps run alone if their search for kernels decides for all rounds. Memory is measured alone if other work
+    would mislead the search. `keep_programs` is called when the contender has compiled.
     """
     searches = launcher.plan.keeps_search(run.contender) and run.program_kept is None
     run.has_compiled_alone = searches
@@ -41,8 +40,6 @@ def make_queues(
     training = Job("training", calls, alone=not BESIDE_OTHERS[launcher.plan.device])
     if launcher.plan.task == INFER:
         return [_make_queue(run, [first])]
-    if run.program_kept is not None:
-        return [_make_queue(run, [memory, first, training])]
     memory.may_begin = lambda: run.warm_up is not None
     return [_make_queue(run, [first, training]), _make_queue(run, [memory])]
 

@@ -76,7 +76,7 @@ class FakeSession:
         self._script.at("assign")
         self._parameters = {name: arrays[name].astype(self._dtype) for name in self.signature()}
         if self._script.has("unlike"):
-            self._parameters["dense.kernel"] *= self._dtype.type(1 + 1e-2 * (os.getpid() % 97))
+            self._parameters["dense.kernel"] *= self._dtype.type(1 + 1e-2 * (1 + os.getpid() % 97))
         self._queued = self._step = 0
 
     def feed(self, batches: Sequence[Batch]) -> None:

@@ -60,9 +60,7 @@ def test_a_second_run_uses_the_certificate_and_starts_no_process_for_one(stage: 
     assert names(again) == names(fresh)
     assert again["agreement"]["status"] == "pass"
     assert again["agreement"]["pairs"][0]["tensors"] == fresh["agreement"]["pairs"][0]["tensors"]
-    assert second == 2 * (
-        1 + 2
-    )  # one for all before the rounds, which loads kept programs, and two rounds of each contender
+    assert second == 2 * (1 + 1 + 2)  # training, memory and two rounds of each contender
     assert first > second
     assert not any(phase.startswith("certify") for phase, *_ in stage.progress[len(stage.progress) // 2 + 1 :])
     lines = sentences.describe_agreement(model.from_json(again).agreement)
@@ -73,7 +71,7 @@ def test_certify_again_replaces_the_kept_certificate(stage: Stage) -> None:
     stage.run()
     first = opened(stage)
     assert pairs(stage.run(certify_again=True)) == [None]
-    assert opened(stage) == 2 * first - 2  # the programs are kept, so memory needs no process of its own
+    assert opened(stage) == 2 * first
     assert len(certificates(stage)) == 1
 
 
