@@ -173,18 +173,19 @@ def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
     axes.plot(
         [*unseen], [*unseen.values()], "_", color=choose_colour(0), markersize=6, markeredgewidth=1.8, clip_on=False
     )
-    axes.axhline(FOREIGN_CORES, color=find_light("ink"), linewidth=0.8, linestyle="--", zorder=3)
-    axes.annotate(
-        "above: void",
-        (1, FOREIGN_CORES),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 2),
-        textcoords="offset points",
-        ha="right",
-        fontsize="small",
-        bbox={"facecolor": find_light("paper"), "edgecolor": "none", "pad": 1},
-        zorder=4,
-    )
+    if math.isfinite(FOREIGN_CORES):
+        axes.axhline(FOREIGN_CORES, color=find_light("ink"), linewidth=0.8, linestyle="--", zorder=3)
+        axes.annotate(
+            "above: void",
+            (1, FOREIGN_CORES),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize="small",
+            bbox={"facecolor": find_light("paper"), "edgecolor": "none", "pad": 1},
+            zorder=4,
+        )
     axes.set_ylim(0, max(filter(math.isfinite, [0.01, FOREIGN_CORES, *cores])) * 1.2)
     axes.set_xlim(0.5, len(cores) + 0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
