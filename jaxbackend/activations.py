@@ -19,6 +19,10 @@ Around = Callable[[str, Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]
 """`around(path, module, call, inputs, options)` replaces the call `call(*inputs, **options)` of a module."""
 
 
+PATH = "samestep_path"
+"""The attribute with a layer's path, which stays with the copy that nnx.remat calls instead of the layer."""
+
+
 @contextmanager
 def record(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
     """Collect the outputs of all layers without sub-layers while the context lasts."""
@@ -44,7 +48,7 @@ def intercept(layers: Mapping[str, Any], around: Around) -> Generator[None]:
 
     def replace(call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *inputs: Any, **options: Any) -> Any:
-            path = paths.get(id(self))
+            path = paths.get(id(self), vars(self).get(PATH))
             if path is None or path in running:
                 return call(self, *inputs, **options)
             running.add(path)

@@ -7,7 +7,7 @@ import jax
 from flax import nnx
 
 from compare.base.interface import Refused
-from jaxbackend.activations import Around, intercept
+from jaxbackend.activations import PATH, Around, intercept
 from jaxbackend.only import run_settings
 from jaxbackend.only.user_model import (
     DROPPED_PATHS,
@@ -67,6 +67,8 @@ class NnxModel:
         def call(parameters: Any, buffers: Any, images: Any) -> tuple[Any, Any]:
             model, modules = self._merged(parameters, buffers, training)
             layers = {path: modules[path] for path in self.layers if path in modules}
+            for path, module in layers.items():
+                setattr(module, PATH, path)
             inputs, named = self._arguments(images)
             with intercept(layers, around):
                 result = model(*inputs, **named, **self._options[training])
