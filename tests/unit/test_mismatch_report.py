@@ -137,3 +137,10 @@ def test_a_missing_layer_is_named_among_layer_scales(name: str) -> None:
     text = refused(torch(*whole), jax(*without(scaled(18, is_module=False), name)))
     # Of layers that are alike, one after the other, the last is taken to be the missing one.
     assert f"flax lacks a layer like torch's {'s17' if name == 's9' else name} (" in text
+
+
+def test_kernels_of_a_scan_are_told_by_their_own_axis() -> None:
+    layers = [convolution("a", (3, 3, 8, 8), [""]), convolution("b", (3, 3, 8, 8), ["a"]), dense("fc", (8, 10), ["b"])]
+    scanned = [convolution("a", (2, 3, 3, 8, 8), [""]), dense("fc", (8, 10), ["a"])]
+    text = refused(torch(*layers), jax(*scanned))
+    assert "keeps the kernels of 2 layers in one array, as nn.scan does; write the loop over the layers out" in text
