@@ -219,9 +219,12 @@ def error_of(value: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def launches_of(case: Case, processors: int, kernel: str) -> dict[str, Launch]:
+    """Return the launches to try. `masked_gradient` is a data gradient for which a pass has made the gradient of y."""
     p, gated, last = case.product, case.kind == "first", case.kind == "last"
     strides = (1, p.inner)
     found: dict[str, Launch] = {}
+    normalised = kernel != "masked_gradient"
+    kernel = kernel if normalised else "data_gradient"
     candidates: Sequence[Blocks] = getattr(launches, kernel.upper())
     for blocks in candidates:
         if kernel == "both_gradients" and p.inner * p.outer > launches.BOTH_LARGEST:
@@ -236,7 +239,14 @@ def launches_of(case: Case, processors: int, kernel: str) -> dict[str, Launch]:
             found[name] = launches.weight_gradient(p, blocks, processors=processors, apply=case.apply, gated=gated)
         else:
             found[name] = getattr(launches, kernel)(
-                p, blocks, processors=processors, weight_strides=strides, gated=gated, mask=mask, add=gated
+                p,
+                blocks,
+                processors=processors,
+                weight_strides=strides,
+                normalised=normalised,
+                gated=gated,
+                mask=mask,
+                add=gated,
             )
     return found
 
@@ -293,6 +303,22 @@ class Shape:
 
         return {"cudnn": by_cudnn, "cublas": by_cublas}
 
+    def pass_and_weight(self) -> Mapping[str, Callable[[], Any]]:
+        """Return what remains beside a data gradient with masks and sums: y's gradient, and the weight's."""
+        p, t = self.case.product, self.tensors
+        side = int((p.rows / BATCH) ** 0.5)
+        kernel = t.weight.view(p.outer, p.inner, 1, 1).contiguous(memory_format=torch.channels_last)
+        a = activate(t.x, t.scale, t.bias) if self.case.apply else t.x
+        gate = self.passes["gated_gradient" if self.case.kind == "first" else "normalised_gradient"]
+
+        def by_cudnn() -> Any:
+            d = t.images(gate(t.g, t.y, t.factors), side)
+            return torch.ops.aten.convolution_backward(
+                d, t.images(a, side), kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
+            )
+
+        return {"cudnn": by_cudnn, "cublas": lambda: gate(t.g, t.y, t.factors).T @ a}
+
     def forward_error(self, launch: Launch, outputs: Sequence[torch.Tensor]) -> float:
         p, t = self.case.product, self.tensors
         y, means, squares = outputs
@@ -310,11 +336,13 @@ class Shape:
         ]
         return max(errors)
 
-    def gradient_reference(self) -> dict[str, torch.Tensor]:
+    def gradient_reference(self, *, normalised: bool) -> dict[str, torch.Tensor]:
         """Return the masked gradient of the input, its sums and the weight's gradient, in float64."""
         t, first = self.tensors, self.case.kind == "first"
         d = (gated_gradient if first else normalised_gradient)(t.g, t.y, t.factors).double()
         a = (activate(t.x, t.scale, t.bias) if self.case.apply else t.x).double()
+        if not normalised:
+            d = t.g.double()
         v = d @ t.weight.double()
         v = torch.where(t.x > 0, v + t.skip, 0) if first else torch.where(t.x.float() * t.scale + t.bias > 0, v, 0)
         source = (t.source if first else t.x).double()
@@ -355,13 +383,13 @@ def least_bytes(case: Case, kernel: str) -> float:
     tensors = {"multiply": x + y, "weight_gradient": x + 2 * y}
     masked = 5 * x if case.kind == "first" else 2 * x  # `first` also reads skip, mask and source
     masked -= x if case.kind == "first" else 0
-    return tensors.get(kernel, 2 * y + masked)
+    return tensors.get(kernel, (y if kernel == "masked_gradient" else 2 * y) + masked)
 
 
 def measure(shape: Shape, kernel: str, plan: Mapping[str, Launch], failed: Mapping[int, str]) -> dict[str, float]:
     """Return the milliseconds of all correct block sizes of a kernel."""
     runs: dict[str, Callable[[], Any]] = {}
-    reference = None if kernel == "multiply" else shape.gradient_reference()
+    reference = None if kernel == "multiply" else shape.gradient_reference(normalised=kernel != "masked_gradient")
     shared: dict[tuple[int, ...], torch.Tensor] = {}
     for name, launch in plan.items():
         if id(launch) in failed:
@@ -431,7 +459,10 @@ def main() -> None:
         work += [(case, "forward") for case in cases]
     if options.only != "forward":
         work += [(case, "gradients") for case in cases if case.kind != "shortcut"]
-    kernels = {"forward": ["multiply"], "gradients": ["both_gradients", "data_gradient", "weight_gradient"]}
+    kernels = {
+        "forward": ["multiply"],
+        "gradients": ["both_gradients", "data_gradient", "weight_gradient", "masked_gradient"],
+    }
     plans = {
         (case, part): {kernel: launches_of(case, processors, kernel) for kernel in kernels[part]} for case, part in work
     }
@@ -461,7 +492,10 @@ def main() -> None:
                 predicted(least_bytes(case, kernel), operations, bandwidth)
                 for kernel in ("data_gradient", "weight_gradient")
             )
-            data, weight = fused["data_gradient"], fused["weight_gradient"]
+            data, weight, masked = (fused[name] for name in ("data_gradient", "weight_gradient", "masked_gradient"))
+            rest = shape.pass_and_weight()
+            rest = sample({name: replay for name, run in rest.items() if (replay := captured(run))}, options.rounds)
+            rest_time = min(rest.values())
             choices = {f"both {name}": value for name, value in fused["both_gradients"].items()}
             if choices:
                 guess = min(guess, predicted(least_bytes(case, "both_gradients"), 2 * operations, bandwidth))
@@ -470,6 +504,9 @@ def main() -> None:
                 choices[f"data {best[0]} {data[best[0]]:.4f} weight {best[1]} {weight[best[1]]:.4f}"] = (
                     data[best[0]] + weight[best[1]]
                 )
+            choices |= {
+                f"masked {name} {value:.4f} rest {rest_time:.4f}": value + rest_time for name, value in masked.items()
+            }
         old, new = report(case, part, library, choices, guess)
         for kernel, values in fused.items():
             print(f"      {kernel}: " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()), flush=True)
