@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 Mask = Literal["none", "plain", "affine"]
+"""The ReLU before a product's input: none, max(x, 0), or max(scale x + bias, 0)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,6 +243,14 @@ def _count_walkers(rows: int, blocks: Blocks, columns: int, processors: int) -> 
 def _group(blocks: Blocks) -> int:
     """Return how many row sums stay apart: one for each row of 8 of each warp that has other rows."""
     return min(8 * blocks.warps, blocks.rows // 2) if blocks.in_threads else 0
+
+
+def check_mask(kind: str) -> Mask:
+    """Return a mask's name as one."""
+    for mask in ("none", "plain", "affine"):
+        if kind == mask:
+            return mask
+    raise ValueError(f"no mask {kind!r}")
 
 
 def rows_of_walkers(launch: Launch) -> list[int]:
