@@ -229,9 +229,11 @@ def launches_of(case: Case, processors: int, kernel: str) -> dict[str, Launch]:
     for blocks in candidates:
         if kernel == "both_gradients" and p.inner * p.outer > launches.BOTH_LARGEST:
             continue
-        if blocks.inner > p.inner or blocks.outer > p.outer:
+        crowded = kernel == "both_gradients" and blocks.warps < 8 and p.inner * p.outer > 64 * 64
+        if blocks.inner > p.inner or blocks.outer > p.outer or crowded:
             continue
-        name = f"{blocks.rows},{blocks.inner},{blocks.outer},w{blocks.warps},s{blocks.stages},p{blocks.per_processor}"
+        fields = [int(value) for value in dataclasses.astuple(blocks)]
+        name = ",".join(map(str, fields))
         mask: launches.Mask = "affine" if last else "plain" if gated else "none"
         if kernel == "multiply":
             found[name] = launches.multiply(p, blocks, processors=processors, apply=case.apply, weight_strides=strides)

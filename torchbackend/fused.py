@@ -5,17 +5,20 @@ max(scale y + bias, 0) by itself. A gradient goes back the same way: in place of
 scale y + bias, g. In place of the gradients of scale and bias come the sums of g (y - mean) and of g. With these the
 convolution makes y's gradient a g + b y + c where it reads g and y.
 
-Kernels stand in `compare.kernels`. Each also has a reference form here, in PyTorch's operations. It computes in float64,
-and where it is faster.
+Kernels stand in `compare.kernels`. Each also has a reference form here, in PyTorch's operations. It computes where it is
+faster, and in float64.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from compare.kernels import plans
 from compare.kernels.launches import Mask
+from torchbackend.layers import BatchNorm, relu_normalised, relu_sum
 from torchbackend.only import kernel_operators
 
 
@@ -36,48 +39,67 @@ class PendingSum(NamedTuple):
     identity: torch.Tensor
 
 
-class Norm(NamedTuple):
-    """What a product's batch norm has: parameters, a rough mean, and epsilon."""
-
-    weight: torch.Tensor
-    bias: torch.Tensor
-    shift: torch.Tensor
-    epsilon: float
-
-
-def multiply(x: torch.Tensor | Pending, weight: torch.Tensor, norm: Norm) -> tuple[Pending, torch.Tensor]:
-    """Return the batch norm of a 1x1 convolution of x or of max(x, 0), if x is pending, and y's biased variance.
-
-    x is [N, C, H, W] and weight [O, C, 1, 1].
-    """
-    if isinstance(x, Pending):
-        made = _Product.apply(x.y, x.scale, x.bias, x.mean, None, weight, *norm)
-    else:
-        made = _Product.apply(x, None, None, None, None, weight, *norm)
-    return _pend(made)
+def run_bottlenecks(blocks: Iterable[Any], x: torch.Tensor) -> torch.Tensor:
+    """Return the result of residual blocks with 1x1, 3x3 and 1x1 convolutions, in training, for x [N, C, H, W]."""
+    waiting: PendingSum | None = None
+    for block in blocks:
+        if waiting is None:
+            first = _multiply(block.first, x)
+        else:
+            x, first = _enter(block.first, waiting)
+        middle = _normalise(block.middle.norm, block.middle.conv(relu_normalised(first.value)))
+        last = _multiply(block.last, middle)
+        waiting = PendingSum(last, x if block.shortcut is None else _project(block.shortcut, x))
+    assert waiting is not None  # a model has blocks
+    return relu_sum(waiting.norm.value, waiting.identity)
 
 
-def enter(x: PendingSum, weight: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, Pending, torch.Tensor]:
-    """Return max(x, 0), the batch norm of its 1x1 convolution, and the variance."""
-    before = x.norm
-    made = _Product.apply(before.y, before.scale, before.bias, before.mean, x.identity, weight, *norm)
-    return made[0], *_pend(made[1:])
+def _project(layer: Any, x: torch.Tensor) -> torch.Tensor:
+    """Return a block's projected input. The library projects where pixels are left out."""
+    return _multiply(layer, x).value if layer.conv.stride == (1, 1) else layer(x)
 
 
-def normalise(y: torch.Tensor, norm: Norm) -> tuple[Pending, torch.Tensor]:
-    """Return the batch norm of y [N, C, H, W], the result of any convolution, and y's biased variance."""
-    return _pend(_Moments.apply(y, *norm))
+def _multiply(layer: Any, x: torch.Tensor | Pending) -> Pending:
+    """Return a 1x1 convolution with its batch norm, of x [N, C, H, W] or of max(x, 0) if x is pending."""
+    before = (x.y, x.scale, x.bias, x.mean) if isinstance(x, Pending) else (x, None, None, None)
+    return _finish(layer, _Product.apply(*before, None, layer.conv.weight, *_parameters(layer.norm)))
 
 
-def finish(x: PendingSum) -> torch.Tensor:
-    """Return max(x, 0)."""
-    return functional.relu(x.norm.value + x.identity)
+def _enter(layer: Any, x: PendingSum) -> tuple[torch.Tensor, Pending]:
+    """Return max(x, 0), and its 1x1 convolution with batch norm."""
+    before = x.norm.y, x.norm.scale, x.norm.bias, x.norm.mean
+    made: Any = _Product.apply(*before, x.identity, layer.conv.weight, *_parameters(layer.norm))
+    return made[0], _finish(layer, made[1:])
 
 
-def _pend(made: Any) -> tuple[Pending, torch.Tensor]:
+def _normalise(norm: BatchNorm, y: torch.Tensor) -> Pending:
+    """Return the batch norm of y [N, C, H, W], the result of any convolution."""
+    return _pend(norm, _Moments.apply(y, *_parameters(norm)))
+
+
+def _parameters(norm: BatchNorm) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]:
+    """Return a batch norm's parameters, a rough mean, and epsilon."""
+    assert norm.running_mean is not None  # it is set
+    return norm.weight, norm.bias, norm.running_mean.clone(), norm.eps
+
+
+def _finish(layer: Any, made: Any) -> Pending:
+    _show(layer.conv, made[0])
+    return _pend(layer.norm, made)
+
+
+def _pend(norm: BatchNorm, made: Any) -> Pending:
     y, scale, bias, mean, variance = made
+    norm.move_statistics(mean.detach(), variance.detach(), y.numel() // y.shape[1])
     value: Any = _Apply.apply(y, scale, bias, mean)
-    return Pending(value, y, scale, bias, mean), variance
+    _show(norm, value)
+    return Pending(value, y, scale, bias, mean)
+
+
+def _show(layer: nn.Module, result: torch.Tensor) -> None:
+    """Call the hooks of a layer that was computed with others, so that its result is recorded."""
+    for hook in layer._forward_hooks.values():
+        hook(layer, (), result)
 
 
 class _Apply(torch.autograd.Function):
@@ -145,7 +167,7 @@ class _Product(torch.autograd.Function):
         matrix = weight.flatten(1).to(x.dtype)
         activation = (scale, bias) if scale is not None and identity is None else None
         kind: Mask = "none" if scale is None else "affine" if identity is None else "plain"
-        y, mean, variance = _multiply(_rows(entered), matrix, activation, shift, kind)
+        y, mean, variance = _compute(_rows(entered), matrix, activation, shift, kind)
         y = y.view(x.shape[0], *x.shape[2:], -1).permute(0, 3, 1, 2)
         inverse, factor, offset = _coefficients(mean, variance, norm_weight, norm_bias, epsilon)
         ctx.kind = kind
@@ -226,7 +248,7 @@ def _gradient_factors(
     sums: torch.Tensor,
     count: int,
 ) -> torch.Tensor:
-    """Return a, b and c [5, C] of y's gradient a g + b y + c, from the sums of g (y - mean) and of g. 2 rows are free."""
+    """Return a, b and c of y's gradient a g + b y + c, from the sums of g (y - mean) and of g, in [5, C]."""
     b = -scale * inverse * inverse * products / count
     c = -scale * sums / count - b * mean
     return torch.stack([scale, b, c, c, c])
@@ -249,7 +271,7 @@ def _reference_moments(y: torch.Tensor, shift: torch.Tensor) -> tuple[torch.Tens
     return shift + mean, shifted.square().mean(0) - mean.square()
 
 
-def _multiply(
+def _compute(
     x: torch.Tensor,
     weight: torch.Tensor,
     activation: tuple[torch.Tensor, torch.Tensor] | None,

@@ -121,15 +121,18 @@ class BatchNorm(nn.BatchNorm2d):
 
     def _batch_statistics(self, wide: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean, var = exchange.moments(wide, _moments, synchronised=self.synchronised)
-        if self.recomputing:
-            return mean, var
-        count = wide.numel() // wide.shape[1] * (dist.get_world_size() if self.synchronised else 1)
+        if not self.recomputing:
+            count = wide.numel() // wide.shape[1] * (dist.get_world_size() if self.synchronised else 1)
+            self.move_statistics(mean, var, count)
+        return mean, var
+
+    def move_statistics(self, mean: torch.Tensor, var: torch.Tensor, count: int) -> None:
+        """Move the running statistics towards a batch's mean and biased variance, taken over `count` values."""
         for running, new in ((self.running_mean, mean), (self.running_var, var * _unbiased(count))):
             assert self.momentum is not None  # all three are set
             assert running is not None
             with torch.no_grad():
                 running.lerp_(new, self.momentum)
-        return mean, var
 
     def _recomputed(self, input: torch.Tensor) -> torch.Tensor:
         # The same kernel on copies of the statistics: it saves the same number of tensors as in the first pass.

@@ -24,6 +24,7 @@ class Policy:
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
         loss_scale: the initial factor of the loss, None where the loss is not scaled.
         synchronised: whether batch norm takes its statistics over all devices.
+        fuses_batch_norm: whether 1x1 convolutions take batch norm's memory passes along (`torchbackend.fused`).
     """
 
     parameter_dtype: torch.dtype
@@ -31,6 +32,7 @@ class Policy:
     tf32: bool | None
     loss_scale: float | None
     synchronised: bool = False
+    fuses_batch_norm: bool = False
 
     @contextmanager
     def scope(self) -> Generator[None]:

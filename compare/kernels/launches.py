@@ -59,20 +59,24 @@ class Launch:
 
 
 MULTIPLY = (
-    Blocks(128, 64, 64, 4, 3, 2),
+    Blocks(64, 64, 64, 4, 4, 3),
     Blocks(128, 64, 64, 4, 4, 2),
     Blocks(64, 64, 128, 4, 4, 2),
-    Blocks(64, 64, 256, 8, 3),
+    Blocks(64, 128, 64, 4, 3, 3),
+    Blocks(64, 128, 128, 4, 3, 2),
+    Blocks(64, 256, 64, 4, 2, 2),
     Blocks(128, 64, 128, 8, 4),
     Blocks(128, 128, 128, 8, 3),
-    Blocks(128, 64, 256, 8, 3, in_threads=False),
+    Blocks(128, 256, 128, 8, 2),
 )
 DATA_GRADIENT = (
+    Blocks(64, 64, 64, 4, 3, 3),
+    Blocks(64, 64, 64, 4, 4, 2),
     Blocks(128, 64, 64, 8, 3),
-    Blocks(64, 64, 64, 4, 3, 2),
+    Blocks(64, 64, 128, 4, 2, 2),
     Blocks(64, 128, 64, 4, 3, 2),
+    Blocks(64, 128, 128, 4, 2, 2),
     Blocks(128, 128, 64, 8, 3),
-    Blocks(64, 256, 64, 8, 2),
 )
 WEIGHT_GRADIENT = (
     Blocks(64, 64, 128, 4, 3, 2),
@@ -81,7 +85,11 @@ WEIGHT_GRADIENT = (
     Blocks(64, 128, 128, 8, 3),
     Blocks(64, 256, 64, 8, 3),
 )
-BOTH_GRADIENTS = (Blocks(64, 0, 0, 8, 2), Blocks(64, 0, 0, 4, 2, 2))
+BOTH_GRADIENTS = (
+    Blocks(64, 0, 0, 8, 2, in_threads=False),
+    Blocks(64, 0, 0, 8, 2),
+    Blocks(64, 0, 0, 4, 2, 2),
+)
 BOTH_LARGEST = 64 * 256  # the weight's gradient stays in a program's registers
 
 
@@ -140,7 +148,7 @@ def data_gradient(
         "BLOCK_ROWS": blocks.rows,
         "BLOCK_OUTER": blocks.outer,
         "BLOCK_INNER": blocks.inner,
-        "GROUP": _group(blocks),
+        "GROUP": _loaded_group(blocks, blocks.inner),
         "STAGES": blocks.stages,
     }
     sums = (walkers, product.inner)
@@ -199,7 +207,7 @@ def both_gradients(
         **_gradient_constants(product, weight_strides, normalised, gated, mask, add, precision),
         "PROGRAMS": walkers,
         "BLOCK_ROWS": blocks.rows,
-        "GROUP": _group(blocks),
+        "GROUP": _loaded_group(blocks, product.inner),
         "STAGES": blocks.stages,
     }
     sums = (walkers, product.inner)
@@ -241,8 +249,13 @@ def _count_walkers(rows: int, blocks: Blocks, columns: int, processors: int) -> 
 
 
 def _group(blocks: Blocks) -> int:
-    """Return how many row sums stay apart: one for each row of 8 of each warp that has other rows."""
+    """Return how many row sums of a product's tile stay apart: 8 for each warp that has other rows."""
     return min(8 * blocks.warps, blocks.rows // 2) if blocks.in_threads else 0
+
+
+def _loaded_group(blocks: Blocks, width: int) -> int:
+    """Return how many rows of a loaded tile all threads hold at once, with 8 values each."""
+    return max(1, min(32 * blocks.warps * 8 // width, blocks.rows)) if blocks.in_threads else 0
 
 
 def check_mask(kind: str) -> Mask:

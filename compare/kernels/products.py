@@ -163,6 +163,7 @@ def data_gradient(
         w = _tile_of_weight(weight, outer, columns, OUTER, INNER, WEIGHT_OUTER, WEIGHT_INNER)
         d = _gradient_tile(gradient, y, factors, rows, outer, ROWS, OUTER, NORMALISED, GATED, BLOCK_ROWS, BLOCK_OUTER)
         product = tl.dot(d, w, product, input_precision=PRECISION)
+        # Triton would load what this branch reads far ahead, through shared memory that the product needs.
         if step == steps - 1:
             total, total_products = _store_masked(
                 product, x, scale, bias, center, skip, source, result, rows, columns, total, total_products,
@@ -263,16 +264,23 @@ def both_gradients(
     total = tl.zeros([lanes, INNER], tl.float32)
     total_products = tl.zeros([lanes, INNER], tl.float32)
     of_weight = tl.zeros([INNER, OUTER], tl.float32)
-    for block in tl.range(program, row_blocks, PROGRAMS, num_stages=STAGES):
+    blocks = (row_blocks - program + PROGRAMS - 1) // PROGRAMS
+    block = program - PROGRAMS
+    step = 0
+    for _ in tl.range(0, blocks, num_stages=STAGES):
+        step = tl.where(step == 0, 0, step + 1)
+        block = tl.where(step == 0, block + PROGRAMS, block)
         rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
         d = _gradient_tile(gradient, y, factors, rows, outer, ROWS, OUTER, NORMALISED, GATED, BLOCK_ROWS, OUTER)
         a = _activated_tile(x, scale, bias, rows, columns, ROWS, INNER, 1, 1, MASK == "affine", BLOCK_ROWS, INNER)
         product = tl.dot(d, w, input_precision=PRECISION)
         of_weight = tl.dot(tl.trans(a), d, of_weight, input_precision=PRECISION)
-        total, total_products = _store_masked(
-            product, x, scale, bias, center, skip, source, result, rows, columns, total, total_products,
-            ROWS, INNER, MASK, ADD, BLOCK_ROWS, INNER, GROUP,
-        )  # fmt: skip
+        # Always: see `data_gradient`. x is loaded before, and Triton 3.6 cannot compile a second use within a branch.
+        if MASK == "affine" or step == 0:
+            total, total_products = _store_masked(
+                product, x, scale, bias, center, skip, source, result, rows, columns, total, total_products,
+                ROWS, INNER, MASK, ADD, BLOCK_ROWS, INNER, GROUP,
+            )  # fmt: skip
     places = program * INNER + columns
     tl.store(sums + places, tl.sum(total, 0))
     tl.store(products + places, tl.sum(total_products, 0))
@@ -416,6 +424,27 @@ def _add_rows(tile, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _add_pairs(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _add_rows_of_pair(first, second, GROUP: tl.constexpr):
+    """Return sums over rows of two tiles, as `_add_rows` does. Row i and i + GROUP of loaded tiles are in one thread.
+
+    Both sums in one reduction have the same threads. Else one of them would go through shared memory in each tile.
+    """
+    rows: tl.constexpr = first.shape[0]
+    width: tl.constexpr = first.shape[1]
+    if GROUP == 0:
+        a, b = tl.reduce((first, second), 0, _add_pairs)
+        return a[None, :], b[None, :]
+    else:
+        shape: tl.constexpr = [rows // GROUP, GROUP, width]
+        return tl.reduce((tl.reshape(first, shape), tl.reshape(second, shape)), 0, _add_pairs)
+
+
+@triton.jit
 def _store_with_moments(
     product,
     y,
@@ -491,4 +520,5 @@ def _store_masked(
     if ROWS % BLOCK_ROWS != 0:
         wide = tl.where((rows < ROWS)[:, None], wide, 0.0)
     far = wide * (of_source - _vector(center, columns, INNER, BLOCK)[None, :])
-    return total + _add_rows(wide, GROUP), total_products + _add_rows(far, GROUP)
+    sums, products = _add_rows_of_pair(wide, far, GROUP)
+    return total + sums, total_products + products

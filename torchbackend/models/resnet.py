@@ -1,6 +1,8 @@
 """Residual networks: He et al. 2016, in the v1.5 form. It has a bottleneck's stride on the 3x3 convolution."""
 
+import importlib
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -81,6 +83,7 @@ class ResNet(nn.Module):
                 stride = 2 if stage and index == 0 else 1
                 self.blocks.append(kind(inputs, width, outputs, policy=policy, stride=stride))
                 inputs = outputs
+        self.fused: Any = importlib.import_module("torchbackend.fused") if policy.fuses_batch_norm else None
         self.average = GlobalAveragePool()
         self.dense = Dense(inputs, classes, policy=policy)
 
@@ -89,6 +92,8 @@ class ResNet(nn.Module):
         x = relu_normalised(self.stem(images))
         if self.pool is not None:
             x = self.pool(x)
+        if self.fused is not None and self.training:
+            return self.dense(self.average(self.fused.run_bottlenecks(self.blocks, x)))
         for block in self.blocks:
             x = block(x)
         return self.dense(self.average(x))
