@@ -1,7 +1,7 @@
 """Layers, in torch's conventions, for channels-last activations [N, H, W, C]."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,15 @@ from flax import nnx
 
 from jaxbackend import exchange, gradients, overlap, stems
 from jaxbackend.precision import Policy
+
+
+class Computed(NamedTuple):
+    """A layer's result that was computed with another layer's. A layer that is called with it returns it.
+
+    So it is recorded like any other result.
+    """
+
+    value: jax.Array
 
 
 class Conv(nnx.Conv):
@@ -46,8 +55,10 @@ class Conv(nnx.Conv):
         )
         self.stride, self.around = stride, padding
 
-    def __call__(self, inputs: jax.Array, *_: Any) -> jax.Array:
+    def __call__(self, inputs: jax.Array | Computed, *_: Any) -> jax.Array:
         """Convolve inputs [N, H, W, C]."""
+        if isinstance(inputs, Computed):
+            return inputs.value
         written = None
         if self.feature_group_count == 1:
             written = stems.rewrite(inputs, self.kernel[...], self.stride, self.around)
@@ -134,8 +145,10 @@ class BatchNorm(nnx.Module):
         self.use_running_average = False  # nnx.Module.train and eval set it
         self.is_folded = False  # `jaxbackend.only.folded_arrays` sets it
 
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array | Computed) -> jax.Array:
         """Normalise x [N, H, W, C]. In training, also move the running statistics."""
+        if isinstance(x, Computed):
+            return x.value
         wide = x.astype(self.scale[...].dtype)
         if self.is_folded:
             return (wide + self.bias[...]).astype(x.dtype)
@@ -152,10 +165,14 @@ class BatchNorm(nnx.Module):
         count = wide.size // wide.shape[-1] * self._devices()
         local = partial(_moments, jointly=self._devices() > 1)
         mean, var = exchange.moments(wide, local, synchronised=self.synchronised)
+        self.move_statistics(mean, var, count)
+        return mean, var
+
+    def move_statistics(self, mean: jax.Array, var: jax.Array, count: int) -> None:
+        """Move the running statistics towards a batch's mean and biased variance, taken over `count` values."""
         old, new = 1 - self.momentum, self.momentum
         self.mean.set_value(jax.lax.stop_gradient(old * self.mean[...] + new * mean))
         self.var.set_value(jax.lax.stop_gradient(old * self.var[...] + new * (var * _unbiased(count))))
-        return mean, var
 
 
 class LayerNorm(nnx.Module):

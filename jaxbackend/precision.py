@@ -25,6 +25,7 @@ class Policy:
         tf32: whether float32 products may round their inputs to TF32 (None where the device has no TF32).
         loss_scale: the initial factor of the loss, None where the loss is not scaled.
         synchronised: whether batch norm takes its statistics over all devices.
+        fuses_batch_norm: whether 1x1 convolutions take batch norm's memory passes along (`jaxbackend.fused`).
     """
 
     parameter_dtype: Any
@@ -32,6 +33,7 @@ class Policy:
     tf32: bool | None
     loss_scale: float | None
     synchronised: bool = False
+    fuses_batch_norm: bool = False
 
     @contextmanager
     def scope(self) -> Generator[None]:

@@ -28,6 +28,7 @@ from compare.base.operation_counts import Operation
 from compare.base.process_group import RankInfo
 from compare.base.profiles import XLA, Peaks, Profile
 from compare.base.workloads import PAIR, ModelSpec
+from compare.kernels import plans
 from jaxbackend import (
     activations,
     exchange,
@@ -47,7 +48,7 @@ from jaxbackend import (
     tuning,
     user_models,
 )
-from jaxbackend.only import flags
+from jaxbackend.only import flags, kernel_calls
 from jaxbackend.only.functional import Functional, Twin, shapes
 from jaxbackend.step import TrainingStep
 
@@ -66,6 +67,11 @@ class JaxSession:
         )
         self._device = strategy.device
         self._policy = replace(self._policy, synchronised=strategy.synchronised)
+        if spec.knobs["fused-batch-norm"]:
+            kernel_calls.load()
+            self._policy = replace(self._policy, fuses_batch_norm=True)
+            size = jnp.dtype(self._policy.compute_dtype).itemsize
+            plans.use(self._device.device_kind, size, tf32=bool(self._policy.tf32))
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
             for device in strategy.local:
@@ -266,6 +272,7 @@ class JaxSession:
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
             "rematerialisation": recomputed > 0,
+            "fused-batch-norm": self._policy.fuses_batch_norm,
             "input": self._input.name,
             "input_dtype": str(self._input.dtype),
             "excess_precision": bool(knobs["compile"]) and mixed and flags.excess_precision(),

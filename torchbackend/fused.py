@@ -292,7 +292,7 @@ def _blocks(kernel: str, x: torch.Tensor, weight: torch.Tensor, kind: Mask) -> l
     """Return the block sizes of a kernel. None where its reference form computes."""
     if x.dtype == torch.float64:
         return None
-    return plans.find(kernel, x.shape[0], x.shape[1], weight.shape[0], kind)
+    return plans.find(kernel, x.shape[1], weight.shape[0], kind)
 
 
 def _join_moments(

@@ -31,6 +31,7 @@ from compare.base.operation_counts import Operation
 from compare.base.process_group import RankInfo
 from compare.base.profiles import TORCH, Peaks, Profile, layer_kind
 from compare.base.workloads import PAIR, ModelSpec
+from compare.kernels import plans
 from torchbackend import (
     activations,
     exchange,
@@ -66,6 +67,10 @@ class TorchSession:
         if place is not None and spec.batch_norm == "sync":
             self._policy = replace(self._policy, synchronised=True)
         self._device = parallel.device(spec.device)
+        if knobs["fused-batch-norm"]:
+            self._policy = replace(self._policy, fuses_batch_norm=True)
+            name, size = torch.cuda.get_device_name(self._device), self._policy.compute_dtype.itemsize
+            plans.use(name, size, tf32=bool(self._policy.tf32))
         memory.limit(self._device, spec.memory_limit_bytes)
         torch.compiler.reset()  # an earlier session's programs count towards the limit of recompilations
         counters.clear()
@@ -301,6 +306,7 @@ class TorchSession:
             "concurrent-kernels": inductor.combo_kernels,
             "overlap-exchanges": graph_passes.uses_pass(overlap.overlap_exchanges),
             "rematerialisation": rematerialisation.count_recomputed(self._step.model) > 0,
+            "fused-batch-norm": self._policy.fuses_batch_norm,
             **resources.read_settings(self._device, 1 if self._place is None else self._place.world_size),
             "excess_precision": compiled and _excess_precision(self._policy),
             "deterministic": torch.are_deterministic_algorithms_enabled(),

@@ -162,6 +162,19 @@ _ALL = (
         tasks=_TRAIN,
     ),
     Knob(
+        "fused-batch-norm",
+        "let 1x1 convolutions of bottlenecks take batch norm's passes over memory along, in Triton kernels",
+        False,
+        {
+            "jax": "one source (compare/kernels), called by jax-triton, for shapes where it was measured to win",
+            "torch": "one source (compare/kernels), as custom operators, for shapes where it was measured to win",
+        },
+        {},
+        required_device="cuda",
+        adds_compilation=True,
+        tasks=_TRAIN,
+    ),
+    Knob(
         "fold-batch-norm",
         "multiply each convolution's kernel by the batch norm behind it, which is then no work of its own",
         False,

@@ -1,21 +1,62 @@
-"""Which kernel computes which product: only where it was measured to win, per shape and device."""
+"""Which kernel computes which product: only where it was measured to win, on this kind of device."""
 
 import contextlib
 import dataclasses
 from collections.abc import Generator, Mapping
 
-from compare.kernels.launches import Blocks, Mask, Product
+from compare.base.interface import Refused
+from compare.kernels.launches import Blocks, Mask
 
-_chosen: dict[tuple[str, int, int, int, str], list[int]] = {}
+Part = tuple[str, int, int, Mask]
+"""A kernel, and the input channels, output channels and mask of its product."""
+
+_NARROW_BYTES = 2
+_WIDE = Blocks(32, 32, 32, 4, 2)
+"""For float32, whose tiles take twice the room. It judges the kernels' arithmetic, and no time."""
+
+HOPPER: Mapping[Part, Blocks] = {
+    ("multiply", 64, 64, "none"): Blocks(128, 64, 64, 4, 4, 2),
+    ("multiply", 64, 256, "none"): Blocks(64, 64, 128, 4, 4, 2),
+    ("multiply", 64, 256, "affine"): Blocks(64, 64, 128, 4, 4, 2),
+    ("multiply", 256, 64, "plain"): Blocks(128, 64, 64, 4, 3, 2),
+    ("multiply", 256, 128, "plain"): Blocks(64, 64, 128, 4, 4, 2),
+    ("multiply", 128, 512, "affine"): Blocks(64, 64, 128, 4, 4, 2),
+    ("multiply", 512, 128, "plain"): Blocks(64, 64, 128, 4, 4, 2),
+    ("data_gradient", 256, 64, "plain"): Blocks(64, 128, 64, 4, 3, 2),
+    ("weight_gradient", 256, 64, "plain"): Blocks(64, 256, 64, 8, 3),
+    ("data_gradient", 512, 128, "plain"): Blocks(64, 128, 64, 4, 3, 2),
+    ("weight_gradient", 512, 128, "plain"): Blocks(64, 256, 64, 8, 3),
+    ("data_gradient", 256, 128, "plain"): Blocks(64, 128, 64, 4, 3, 2),
+    ("weight_gradient", 256, 128, "plain"): Blocks(64, 256, 64, 8, 3),
+}
+"""The winners of `benchmarks/fused_shapes.py` on an NVIDIA H200, in bfloat16."""
+
+DEVICES: Mapping[str, Mapping[Part, Blocks]] = {"NVIDIA H100": HOPPER, "NVIDIA H200": HOPPER}
+
+_chosen: dict[tuple[str, int, int, str], list[int]] = {}
 _uses_tf32: list[bool] = [False]
 
 
-def find(kernel: str, rows: int, inner: int, outer: int, kind: str) -> list[int] | None:
-    """Return the block sizes of a kernel, as `Blocks` takes them. None if the library is faster, or never measured.
+def use(device: str, value_bytes: int, *, tf32: bool) -> None:
+    """Use the kernels that were measured on a device from now on, for values of so many bytes.
+
+    Raises:
+        Refused: nothing was measured there.
+    """
+    found = next((table for name, table in DEVICES.items() if device.startswith(name)), None)
+    if found is None:
+        raise Refused(
+            f"fused-batch-norm was measured on {' and '.join(DEVICES)}, and this is {device}; allowed: without it"
+        )
+    _set(found if value_bytes <= _NARROW_BYTES else dict.fromkeys(found, _WIDE), tf32=tf32)
+
+
+def find(kernel: str, inner: int, outer: int, mask: str) -> list[int] | None:
+    """Return the block sizes of a kernel, as `Blocks` takes them. None where the library computes.
 
     Compilers trace this function. So it takes and returns plain numbers only.
     """
-    return _chosen.get((kernel, rows, inner, outer, kind))
+    return _chosen.get((kernel, inner, outer, mask))
 
 
 def uses_tf32() -> bool:
@@ -23,11 +64,16 @@ def uses_tf32() -> bool:
     return _uses_tf32[0]
 
 
+def in_use() -> list[str]:
+    """Return the names of the kernels that are used for any product."""
+    return sorted({kernel for kernel, *_ in _chosen})
+
+
 @contextlib.contextmanager
-def using(chosen: Mapping[tuple[str, Product, Mask], Blocks], *, tf32: bool = False) -> Generator[None]:
-    """Use these kernels while the context lasts, by kernel, product and mask of its input."""
+def using(chosen: Mapping[Part, Blocks], *, tf32: bool = False) -> Generator[None]:
+    """Use these kernels, and no others, while the context lasts."""
     before = dict(_chosen), _uses_tf32[0]
-    use(chosen, tf32=tf32)
+    _set(chosen, tf32=tf32)
     try:
         yield
     finally:
@@ -36,10 +82,7 @@ def using(chosen: Mapping[tuple[str, Product, Mask], Blocks], *, tf32: bool = Fa
         _uses_tf32[0] = before[1]
 
 
-def use(chosen: Mapping[tuple[str, Product, Mask], Blocks], *, tf32: bool = False) -> None:
-    """Use these kernels from now on, and no others."""
+def _set(chosen: Mapping[Part, Blocks], *, tf32: bool) -> None:
     _uses_tf32[0] = tf32
     _chosen.clear()
-    for (kernel, product, kind), blocks in chosen.items():
-        numbers = [int(value) for value in dataclasses.astuple(blocks)]
-        _chosen[kernel, product.rows, product.inner, product.outer, kind] = numbers
+    _chosen.update({part: [int(value) for value in dataclasses.astuple(blocks)] for part, blocks in chosen.items()})

@@ -8,11 +8,11 @@ from compare.base.knobs import KNOBS, NOT_PARALLEL, PARALLEL, Value
 _NEEDED: Mapping[str, Mapping[str, str]] = {
     "jax": {
         **dict.fromkeys((*PARALLEL["jax"], "steps-per-dispatch", "fused-optimizer", "donation"), "compile"),
-        **dict.fromkeys(("rematerialisation", "exported", "pieces"), "compile"),
+        **dict.fromkeys(("rematerialisation", "exported", "pieces", "fused-batch-norm"), "compile"),
         "concurrent-kernels": "graph-capture",
     },
     "torch": {
-        **dict.fromkeys(("concurrent-kernels", "exported", "max-autotune"), "compile"),
+        **dict.fromkeys(("concurrent-kernels", "exported", "max-autotune", "fused-batch-norm"), "compile"),
         **dict.fromkeys(("compiled-autograd", "overlap-exchanges"), "compile"),
         "steps-per-dispatch": "graph-capture",
     },
@@ -20,8 +20,14 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
 """The knob without which another one does nothing, by backend."""
 
 _EXCLUDED: Mapping[str, Sequence[tuple[str, str]]] = {
-    "jax": [("pieces", name) for name in ("donation", "rematerialisation", "steps-per-dispatch", *PARALLEL["jax"])],
-    "torch": [("exported", "graph-capture")],
+    "jax": [
+        *(("pieces", name) for name in ("donation", "rematerialisation", "steps-per-dispatch", *PARALLEL["jax"])),
+        *(("fused-batch-norm", name) for name in ("pieces", "rematerialisation", *PARALLEL["jax"])),
+    ],
+    "torch": [
+        ("exported", "graph-capture"),
+        *(("fused-batch-norm", name) for name in ("rematerialisation", *PARALLEL["torch"])),
+    ],
 }
 """Knobs that cannot be on together, by backend. A step in pieces is no program that knobs of whole steps could use."""
 

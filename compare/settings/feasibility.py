@@ -38,6 +38,11 @@ def check(plan: "Plan") -> None:
                 workloads.list_blocks(plan.workload.model)
             except Refused as error:
                 raise Refused(f"{contender.name}, workload {plan.workload.name}: {error}") from None
+        if switches.get("fused-batch-norm") and plan.workload.model.arguments.get("block") != "bottleneck":
+            raise Refused(
+                f"{contender.name}, workload {plan.workload.name}: fused-batch-norm is for residual blocks with "
+                "1x1, 3x3 and 1x1 convolutions; allowed: --workload resnet50, or without fused-batch-norm"
+            )
         if contender.backend == "torch" and (reading := _host_reads(switches, plan)):
             raise Refused(
                 f"{contender.name}, {plan.precision}: graph-capture needs fused-optimizer in torch, because without "

@@ -1,5 +1,6 @@
 """Residual networks: He et al. 2016, in the v1.5 form. It has a bottleneck's stride on the 3x3 convolution."""
 
+import importlib
 from collections.abc import Sequence
 
 import jax
@@ -78,6 +79,10 @@ class ResNet(nnx.Module):
                 stride = 2 if stage and index == 0 else 1
                 self.blocks.append(kind(inputs, width, outputs, policy=policy, stride=stride))
                 inputs = outputs
+        self.fuses, self.use_running_average = (
+            policy.fuses_batch_norm,
+            False,
+        )  # nnx.Module.train and eval set the second
         self.average = GlobalAveragePool()
         self.dense = Dense(inputs, classes, policy=policy)
 
@@ -86,6 +91,9 @@ class ResNet(nnx.Module):
         x = relu_normalised(self.stem(images))
         if self.pool is not None:
             x = self.pool(x)
+        if self.fuses and not self.use_running_average:
+            fused = importlib.import_module("jaxbackend.fused")
+            return self.dense(self.average(fused.run_bottlenecks(self.blocks, x)))
         for block in self.blocks:
             x = block(x)
         return self.dense(self.average(x))
