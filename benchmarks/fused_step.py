@@ -93,7 +93,7 @@ def _ask(child: "subprocess.Popen[str]", request: str) -> Any:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from benchmarks import in_process, kernel_times  # noqa: PLC0415 -- the parent needs no framework
+    from benchmarks import in_process, kernel_times  # the parent needs no framework
 
     backend, tuning = options.child
     worker = in_process.open_worker(

@@ -65,14 +65,16 @@ def _multiply(layer: Any, x: jax.Array | Pending) -> Pending:
     nothing = jnp.zeros(1, dtype)
     kind: Mask = "affine" if isinstance(x, Pending) else "none"
     before = tuple(x) if isinstance(x, Pending) else (x, nothing, nothing, nothing)
-    _, *made = _product(kind, layer.norm.epsilon, *before, nothing, layer.conv.kernel[...], *_parameters(layer.norm))
+    product: Any = _product
+    _, *made = product(kind, layer.norm.epsilon, *before, nothing, layer.conv.kernel[...], *_parameters(layer.norm))
     return _finish(layer, made)
 
 
 def _enter(layer: Any, x: PendingSum) -> tuple[jax.Array, Pending]:
     """Return max(x, 0), and its 1x1 convolution with batch norm."""
     inputs = (*x.norm, x.identity, layer.conv.kernel[...], *_parameters(layer.norm))
-    entered, *made = _product("plain", layer.norm.epsilon, *inputs)
+    product: Any = _product
+    entered, *made = product("plain", layer.norm.epsilon, *inputs)
     return entered, _finish(layer, made)
 
 

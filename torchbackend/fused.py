@@ -5,8 +5,8 @@ max(scale y + bias, 0) by itself. A gradient goes back the same way: in place of
 scale y + bias, g. In place of the gradients of scale and bias come the sums of g (y - mean) and of g. With these the
 convolution makes y's gradient a g + b y + c where it reads g and y.
 
-Kernels stand in `compare.kernels`. Each also has a reference form here, in PyTorch's operations. It computes where it is
-faster, and in float64.
+Kernels stand in `compare.kernels`. Each also has a reference form here, in PyTorch's operations. It computes where it
+is faster, and in float64.
 """
 
 from collections.abc import Iterable
@@ -165,7 +165,7 @@ class _Product(torch.autograd.Function):
             assert bias is not None
             entered = functional.relu(_affine(x, scale, bias) + identity)
         matrix = weight.flatten(1).to(x.dtype)
-        activation = (scale, bias) if scale is not None and identity is None else None
+        activation = (scale, bias) if scale is not None and bias is not None and identity is None else None
         kind: Mask = "none" if scale is None else "affine" if identity is None else "plain"
         y, mean, variance = _compute(_rows(entered), matrix, activation, shift, kind)
         y = y.view(x.shape[0], *x.shape[2:], -1).permute(0, 3, 1, 2)

@@ -258,6 +258,12 @@ def _loaded_group(blocks: Blocks, width: int) -> int:
     return max(1, min(32 * blocks.warps * 8 // width, blocks.rows)) if blocks.in_threads else 0
 
 
+def read_blocks(numbers: Sequence[int]) -> Blocks:
+    """Return the blocks that have these fields. Operators of a framework take lists of numbers."""
+    *sizes, in_threads = numbers
+    return Blocks(*sizes, in_threads=bool(in_threads))
+
+
 def check_mask(kind: str) -> Mask:
     """Return a mask's name as one."""
     for mask in ("none", "plain", "affine"):

@@ -14,6 +14,8 @@ list of tiles and writes its sums to a place of its own. `finish_moments` and pl
 runs repeat to the bit.
 """
 
+# pyright: basic, reportMissingImports=false
+# Triton compiles these functions. Their arguments are tensors of its language, which have no annotations.
 import triton
 import triton.language as tl
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from compare.base.interface import Refused
 from compare.kernels import launches
-from compare.kernels.launches import Blocks, Launch, Mask, Product
+from compare.kernels.launches import Launch, Mask, Product
 
 
 def multiply(
@@ -29,7 +29,7 @@ def multiply(
     """Return y = f(x) w, and each program's means and sums of squared deviations."""
     launch = launches.multiply(
         _shape(x, weight),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(),
         apply=kind == "affine",
         weight_strides=(weight.shape[1], 1),
@@ -57,7 +57,7 @@ def data_gradient(
     """Return the masked gradient of the input, and each program's sums of it and of its products with the source."""
     launch = launches.data_gradient(
         _shape(x, weight),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(),
         weight_strides=(weight.shape[1], 1),
         normalised=normalised,
@@ -83,7 +83,7 @@ def weight_gradient(
     """Return parts [splits, inputs, outputs] of the weight's gradient."""
     launch = launches.weight_gradient(
         Product(x.shape[0], x.shape[1], y.shape[1]),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(),
         apply=kind == "affine",
         gated=False,
@@ -110,7 +110,7 @@ def both_gradients(
     """Return what `data_gradient` and `weight_gradient` return."""
     launch = launches.both_gradients(
         _shape(x, weight),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(),
         weight_strides=(weight.shape[1], 1),
         gated=False,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compare.kernels import launches
-from compare.kernels.launches import Blocks, Launch, Product
+from compare.kernels.launches import Launch, Product
 
 
 @torch.library.custom_op("samestep::multiply", mutates_args=())
@@ -116,10 +116,10 @@ def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _multiply(x: Tensor, weight: Tensor, kind: str, tf32: bool, blocks: list[int]) -> Launch:
     return launches.multiply(
         Product(x.shape[0], x.shape[1], weight.shape[0]),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(x),
         apply=kind == "affine",
-        weight_strides=weight.stride()[::-1],
+        weight_strides=(weight.stride(1), weight.stride(0)),
         precision=_precision(tf32),
     )
 
@@ -127,9 +127,9 @@ def _multiply(x: Tensor, weight: Tensor, kind: str, tf32: bool, blocks: list[int
 def _data_gradient(x: Tensor, weight: Tensor, kind: str, normalised: bool, tf32: bool, blocks: list[int]) -> Launch:
     return launches.data_gradient(
         Product(x.shape[0], x.shape[1], weight.shape[0]),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(x),
-        weight_strides=weight.stride()[::-1],
+        weight_strides=(weight.stride(1), weight.stride(0)),
         normalised=normalised,
         gated=False,
         mask=launches.check_mask(kind),
@@ -141,7 +141,7 @@ def _data_gradient(x: Tensor, weight: Tensor, kind: str, normalised: bool, tf32:
 def _weight_gradient(x: Tensor, y: Tensor, kind: str, tf32: bool, blocks: list[int]) -> Launch:
     return launches.weight_gradient(
         Product(x.shape[0], x.shape[1], y.shape[1]),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(x),
         apply=kind == "affine",
         gated=False,
@@ -152,9 +152,9 @@ def _weight_gradient(x: Tensor, y: Tensor, kind: str, tf32: bool, blocks: list[i
 def _both_gradients(x: Tensor, weight: Tensor, kind: str, tf32: bool, blocks: list[int]) -> Launch:
     return launches.both_gradients(
         Product(x.shape[0], x.shape[1], weight.shape[0]),
-        Blocks(*blocks),
+        launches.read_blocks(blocks),
         processors=_processors(x),
-        weight_strides=weight.stride()[::-1],
+        weight_strides=(weight.stride(1), weight.stride(0)),
         gated=False,
         mask=launches.check_mask(kind),
         add=kind == "plain",

@@ -1,0 +1,124 @@
+"""The knob fused-batch-norm: fused blocks train like separate layers. Without it, nothing of it is there."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from compare.base.interface import Arrays, Refused
+from compare.data import weights
+from compare.kernels import plans
+from compare.kernels.launches import Blocks
+from compare.kernels.plans import Part
+from jaxbackend.only import kernel_calls
+from tests.parity import twins
+from tests.parity.small import SIDES, batches, small, spec
+
+BLOCKS = Blocks(32, 16, 16, 1, 2)
+WORKLOAD = small("resnet50", SIDES["resnet50"])
+KERNELS = {
+    "apart": ("multiply", "data_gradient", "weight_gradient"),
+    "together": ("multiply", "both_gradients"),
+    "masked": ("multiply", "masked_gradient"),
+}
+
+
+class EveryPart(dict[Part, Blocks]):
+    """Block sizes of these kernels, for every product."""
+
+    def __init__(self, kernels: tuple[str, ...]) -> None:
+        widths = sorted({2**power for power in range(3, 8)})
+        super().__init__(
+            {
+                (kernel, inner, outer, mask): BLOCKS
+                for kernel in kernels
+                for inner in widths
+                for outer in widths
+                for mask in ("none", "plain", "affine")
+            }
+        )
+
+
+@pytest.fixture
+def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let sessions use the kernels on a CPU: those that the test has chosen, by Triton's interpreter."""
+    from tests.parity import interpreted  # skips this test without Triton
+
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "a CPU")
+    monkeypatch.setattr(plans, "use", lambda *_arguments, **_options: None)
+    monkeypatch.setattr(kernel_calls, "load", lambda: None)
+    monkeypatch.setattr(kernel_calls, "call", interpreted.call_from_jax)
+    yield
+    torch.compiler.reset()
+
+
+def train(backend: str, *, fused: bool, precision: str) -> Arrays:
+    """Return the internals of two steps."""
+    made = spec(WORKLOAD, backend, "stock", precision=precision)
+    session: Any = twins.BACKENDS[backend].open(replace(made, knobs={**made.knobs, "fused-batch-norm": fused}))
+    session.assign(weights.randomise(session.signature(), 3))
+    pool = batches(WORKLOAD)
+    session.feed(pool)
+    assert session.settings()["fused-batch-norm"] is fused
+    found = {
+        f"{step}/{name}": array for step, batch in enumerate(pool) for name, array in session.inspect(batch).items()
+    }
+    session.run(1)
+    session.wait()
+    assert np.isfinite(session.losses()).all()
+    return found
+
+
+def check_same(found: Arrays, wanted: Arrays, tolerance: float) -> None:
+    assert list(found) == list(wanted)  # each layer once, in execution order
+    for name, array in found.items():
+        limit = tolerance * max(np.abs(wanted[name]).max(), 1e-3)
+        np.testing.assert_allclose(array, wanted[name], rtol=0, atol=limit, err_msg=name)
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_the_reference_form_is_exact(backend: str) -> None:
+    with plans.using(EveryPart(KERNELS["apart"])):
+        fused = train(backend, fused=True, precision="float64")
+    check_same(fused, train(backend, fused=False, precision="float64"), 1e-10)
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+@pytest.mark.parametrize(("backend", "kernels"), [*(("torch", kernels) for kernels in KERNELS), ("jax", "together")])
+def test_the_kernels_train_like_separate_layers(backend: str, kernels: str) -> None:
+    with plans.using(EveryPart(KERNELS[kernels])):
+        fused = train(backend, fused=True, precision="float32")
+    check_same(fused, train(backend, fused=False, precision="float32"), 2e-3)
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+def test_without_the_knob_nothing_is_imported(backend: str) -> None:
+    program = (
+        f"import sys, {backend}backend.session, {backend}backend.models.resnet\n"
+        f"names = '{backend}backend.fused', 'compare.kernels.products', 'jax_triton', "
+        "'torchbackend.only.kernel_operators'\n"
+        "print([name for name in names if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["[]"]
+
+
+def test_an_unmeasured_device_is_refused() -> None:
+    with pytest.raises(
+        Refused, match=r"fused-batch-norm was measured on NVIDIA H100 and NVIDIA H200, and this is a CPU"
+    ):
+        plans.use("a CPU", 2, tf32=False)
+
+
+def test_every_device_has_kernels_for_wide_values() -> None:
+    for device in plans.DEVICES:
+        for value_bytes in (2, 4):
+            with plans.using({}):
+                plans.use(device, value_bytes, tf32=False)
+                assert "multiply" in plans.in_use()
