@@ -15,8 +15,11 @@ from compare.settings import tunings
 MARGIN = 0.01
 """The least gain that makes a tuning the leader."""
 
-_NOT_RACED = ("parallel", "overlap-reduction", "overlap-exchanges", "compiled-autograd", "pieces", "input", "exported")
-"""Knobs of several devices, and knobs that trade speed for something else."""
+_NOT_RACED = (
+    *("parallel", "overlap-reduction", "overlap-exchanges", "compiled-autograd"),
+    *("pieces", "input", "exported", "fused-batch-norm"),
+)
+"""Knobs of several devices, knobs that trade speed for something else, and one that needs a further package."""
 _BASES = (tunings.STOCK, "compiled")
 _CAPTURE = "graph-capture"
 _SAVES_MEMORY = "rematerialisation"

@@ -51,6 +51,7 @@ REFUSALS = [
     (["torch:ddp+compiled-autograd", "jax"], "compiled-autograd needs compile in torch"),
     (["jax:overlap-exchanges", "torch"], "jax:overlap-exchanges: overlap-exchanges needs pmap or sharded"),
     (["torch:compile+overlap-exchanges", "jax"], "overlap-exchanges needs ddp in torch"),
+    (["torch:fused-batch-norm", "jax"], "fused-batch-norm needs --device cuda"),
     (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile in torch"),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
     (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
