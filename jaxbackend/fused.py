@@ -19,7 +19,7 @@ from flax import nnx
 
 from compare.kernels import plans
 from compare.kernels.launches import Mask
-from jaxbackend.layers import BatchNorm, Computed, relu_normalised, relu_sum
+from jaxbackend.layers import BatchNorm, Computed, relu_sum
 from jaxbackend.only import kernel_calls
 
 
@@ -44,10 +44,10 @@ def run_bottlenecks(blocks: Iterable[Any], x: jax.Array) -> jax.Array:
     waiting: PendingSum | None = None
     for block in blocks:
         if waiting is None:
-            first = _multiply(block.first, x)
+            first = _multiply(block.first, x, gated=True)
         else:
             x, first = _enter(block.first, waiting)
-        middle = _normalise(block.middle.norm, block.middle.conv(relu_normalised(_apply(*first))))
+        middle = _normalise(block.middle.norm, block.middle.conv(_activate_pending(*first)))
         last = _multiply(block.last, middle)
         waiting = PendingSum(last, x if block.shortcut is None else _project(block.shortcut, x))
     assert waiting is not None  # a model has blocks
@@ -59,22 +59,27 @@ def _project(layer: Any, x: jax.Array) -> jax.Array:
     return _apply(*_multiply(layer, x)) if layer.conv.stride == 1 else layer(x)
 
 
-def _multiply(layer: Any, x: jax.Array | Pending) -> Pending:
-    """Return a 1x1 convolution with its batch norm, of x [N, H, W, C] or of max(x, 0) if x is pending."""
+def _multiply(layer: Any, x: jax.Array | Pending, *, gated: bool = False) -> Pending:
+    """Return a 1x1 convolution with its batch norm, of x [N, H, W, C] or of max(x, 0) if x is pending.
+
+    `gated` promises that `_activate_pending` reads the result.
+    """
     dtype = layer.norm.mean[...].dtype
     nothing = jnp.zeros(1, dtype)
     kind: Mask = "affine" if isinstance(x, Pending) else "none"
     before = tuple(x) if isinstance(x, Pending) else (x, nothing, nothing, nothing)
     product: Any = _product
-    _, *made = product(kind, layer.norm.epsilon, *before, nothing, layer.conv.kernel[...], *_parameters(layer.norm))
+    _, *made = product(
+        kind, gated, layer.norm.epsilon, *before, nothing, layer.conv.kernel[...], *_parameters(layer.norm)
+    )
     return _finish(layer, made)
 
 
 def _enter(layer: Any, x: PendingSum) -> tuple[jax.Array, Pending]:
-    """Return max(x, 0), and its 1x1 convolution with batch norm."""
+    """Return max(x, 0), and its 1x1 convolution with batch norm, which `_activate_pending` reads."""
     inputs = (*x.norm, x.identity, layer.conv.kernel[...], *_parameters(layer.norm))
     product: Any = _product
-    entered, *made = product("plain", layer.norm.epsilon, *inputs)
+    entered, *made = product("plain", True, layer.norm.epsilon, *inputs)
     return entered, _finish(layer, made)
 
 
@@ -122,6 +127,28 @@ def _apply_backward(saved: Any, gradient: jax.Array) -> tuple[jax.Array, ...]:
 _apply.defvjp(_apply_forward, _apply_backward)
 
 
+@jax.custom_vjp
+def _activate_pending(y: jax.Array, scale: jax.Array, bias: jax.Array, mean: jax.Array) -> jax.Array:
+    """Return max(scale y + bias, 0). The gradient goes back as it came, and y's convolution masks it."""
+    del mean
+    return nnx.relu(_affine(y, scale, bias))
+
+
+def _activate_pending_forward(*pending: jax.Array) -> tuple[jax.Array, Any]:
+    return _activate_pending(*pending), pending
+
+
+def _activate_pending_backward(saved: Any, gradient: jax.Array) -> tuple[jax.Array, ...]:
+    y, scale, bias, mean = saved
+    wide = y.astype(mean.dtype)
+    masked = jnp.where(wide * scale + bias > 0, gradient.astype(mean.dtype), 0)
+    products = masked * (wide - mean)
+    return gradient, products.sum((0, 1, 2)), masked.sum((0, 1, 2)), jnp.zeros_like(mean)
+
+
+_activate_pending.defvjp(_activate_pending_forward, _activate_pending_backward)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _moments(epsilon: float, y: jax.Array, weight: jax.Array, bias: jax.Array, shift: jax.Array) -> Any:
     """Return y, scale and bias of its batch norm, mean and variance. y's gradient reads g and y."""
@@ -131,31 +158,32 @@ def _moments(epsilon: float, y: jax.Array, weight: jax.Array, bias: jax.Array, s
 def _moments_forward(epsilon: float, y: jax.Array, weight: jax.Array, bias: jax.Array, shift: jax.Array) -> Any:
     mean, variance = _reference_moments(_rows(y), shift)
     inverse, scale, offset = _coefficients(mean, variance, weight, bias, epsilon)
-    return (y, scale, offset, mean, variance), (y, mean, inverse, scale)
+    return (y, scale, offset, mean, variance), (y, mean, inverse, scale, offset)
 
 
 def _moments_backward(epsilon: float, saved: Any, gradients: Any) -> tuple[jax.Array, ...]:
     del epsilon
-    y, mean, inverse, scale = saved
+    y, mean, inverse, scale, offset = saved
     g, products, sums, *_ = gradients
-    factors = _gradient_factors(mean, inverse, scale, products, sums, y.size // y.shape[-1])
+    factors = _gradient_factors(mean, inverse, scale, products, sums, offset, y.size // y.shape[-1])
     return _gradient_of_y(g, y, factors), products * inverse, sums, jnp.zeros_like(mean)
 
 
 _moments.defvjp(_moments_forward, _moments_backward)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _product(kind: Mask, epsilon: float, *arrays: jax.Array) -> Any:
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _product(kind: Mask, gated: bool, epsilon: float, *arrays: jax.Array) -> Any:
     """Return a 1x1 convolution's input, its result y, the scale and bias of its batch norm, mean and variance.
 
     The input is x itself, max(scale x + bias, 0), or max(scale x + bias + identity, 0), by `kind`. For the second, x
     stands for it.
     """
-    return _product_forward(kind, epsilon, *arrays)[0]
+    return _product_forward(kind, gated, epsilon, *arrays)[0]
 
 
-def _product_forward(kind: Mask, epsilon: float, *arrays: jax.Array) -> Any:
+def _product_forward(kind: Mask, gated: bool, epsilon: float, *arrays: jax.Array) -> Any:
+    del gated
     x, scale, bias, center, identity, kernel, norm_weight, norm_bias, shift = arrays
     entered = nnx.relu(_affine(x, scale, bias) + identity) if kind == "plain" else x
     matrix = kernel[0, 0].astype(x.dtype)
@@ -163,17 +191,17 @@ def _product_forward(kind: Mask, epsilon: float, *arrays: jax.Array) -> Any:
     y, mean, variance = _compute(_rows(entered), matrix, activation, shift, kind)
     y = y.reshape(*x.shape[:-1], -1)
     inverse, factor, offset = _coefficients(mean, variance, norm_weight, norm_bias, epsilon)
-    saved = (x, entered, scale, bias, center, identity, matrix, y, mean, inverse, factor)
+    saved = (x, entered, scale, bias, center, identity, matrix, y, mean, inverse, factor, offset)
     return (entered, y, factor, offset, mean, variance), saved
 
 
-def _product_backward(kind: Mask, epsilon: float, saved: Any, gradients: Any) -> tuple[jax.Array, ...]:
+def _product_backward(kind: Mask, gated: bool, epsilon: float, saved: Any, gradients: Any) -> tuple[jax.Array, ...]:
     del epsilon
-    x, entered, scale, bias, center, identity, matrix, y, mean, inverse, factor = saved
+    x, entered, scale, bias, center, identity, matrix, y, mean, inverse, factor, offset = saved
     skip, g, products, sums, *_ = gradients
-    factors = _gradient_factors(mean, inverse, factor, products, sums, y.size // y.shape[-1])
+    factors = _gradient_factors(mean, inverse, factor, products, sums, offset, y.size // y.shape[-1])
     inputs = _Saved(kind, _rows(entered), _rows(x), scale, bias, center, _rows(skip))
-    of_input, of_scale, of_bias, of_weight = _gradients(inputs, matrix, _rows(g), _rows(y), factors)
+    of_input, of_scale, of_bias, of_weight = _gradients(inputs, matrix, _rows(g), _rows(y), factors, gated=gated)
     of_x = of_input.reshape(x.shape)
     return (
         of_x,
@@ -230,16 +258,21 @@ def _gradient_factors(
     scale: jax.Array,
     products: jax.Array,
     sums: jax.Array,
+    bias: jax.Array,
     count: int,
 ) -> jax.Array:
-    """Return a, b and c of y's gradient a g + b y + c, from the sums of g (y - mean) and of g, in [5, C]."""
+    """Return a, b and c of y's gradient a g + b y + c, from the sums of g (y - mean) and of g, then scale and bias."""
     b = -scale * inverse * inverse * products / count
     c = -scale * sums / count - b * mean
-    return jnp.stack([scale, b, c, c, c])
+    return jnp.stack([scale, b, c, scale, bias])
 
 
-def _gradient_of_y(g: jax.Array, y: jax.Array, factors: jax.Array) -> jax.Array:
-    return (g.astype(factors.dtype) * factors[0] + y.astype(factors.dtype) * factors[1] + factors[2]).astype(g.dtype)
+def _gradient_of_y(g: jax.Array, y: jax.Array, factors: jax.Array, *, gated: bool = False) -> jax.Array:
+    """Return a g + b y + c. If `gated`, g is still to be masked by the ReLU of scale y + bias."""
+    wide, masked = y.astype(factors.dtype), g.astype(factors.dtype)
+    if gated:
+        masked = jnp.where(wide * factors[3] + factors[4] > 0, masked, 0)
+    return (masked * factors[0] + wide * factors[1] + factors[2]).astype(g.dtype)
 
 
 def _activate(x: jax.Array, activation: tuple[jax.Array, jax.Array] | None) -> jax.Array:
@@ -285,26 +318,26 @@ def _join_moments(means: jax.Array, squares: jax.Array, rows: int, block: int) -
 
 
 def _gradients(
-    saved: _Saved, weight: jax.Array, g: jax.Array, y: jax.Array, factors: jax.Array
+    saved: _Saved, weight: jax.Array, g: jax.Array, y: jax.Array, factors: jax.Array, *, gated: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return the gradient v of the product's pending input, the sums of v (x - center) and of v, and of the weight."""
     kind, tf32 = saved.kind, plans.uses_tf32()
     scale, bias = saved.scale, saved.bias
     operands = weight, saved.entered, scale, bias, saved.center, saved.skip, saved.x, kind
     if blocks := _blocks("both_gradients", saved.x, weight, kind):
-        v, sums, products, parts = kernel_calls.both_gradients(g, y, factors, *operands, tf32, blocks)
+        v, sums, products, parts = kernel_calls.both_gradients(g, y, factors, *operands, gated, tf32, blocks)
         return v, products.sum(0), sums.sum(0), parts.sum(0)
-    d = _gradient_of_y(g, y, factors)
+    d = _gradient_of_y(g, y, factors, gated=gated)
     if blocks := _blocks("data_gradient", saved.x, weight, kind):
-        v, sums, products = kernel_calls.data_gradient(g, y, factors, *operands, True, tf32, blocks)
+        v, sums, products = kernel_calls.data_gradient(g, y, factors, *operands, True, gated, tf32, blocks)
         products, sums = products.sum(0), sums.sum(0)
     elif blocks := _blocks("masked_gradient", saved.x, weight, kind):
-        v, sums, products = kernel_calls.data_gradient(d, y, factors, *operands, False, tf32, blocks)
+        v, sums, products = kernel_calls.data_gradient(d, y, factors, *operands, False, False, tf32, blocks)
         products, sums = products.sum(0), sums.sum(0)
     else:
         v, products, sums = _reference_data_gradient(saved, d @ weight.T)
     if blocks := _blocks("weight_gradient", saved.x, weight, kind):
-        parts = kernel_calls.weight_gradient(g, y, factors, saved.entered, scale, bias, kind, tf32, blocks)
+        parts = kernel_calls.weight_gradient(g, y, factors, saved.entered, scale, bias, kind, gated, tf32, blocks)
         return v, products, sums, parts.sum(0)
     return v, products, sums, _activate(saved.entered, saved.activation).T @ d
 

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from compare.kernels import plans
 from compare.kernels.launches import Mask
-from torchbackend.layers import BatchNorm, relu_normalised, relu_sum
+from torchbackend.layers import BatchNorm, relu_sum
 from torchbackend.only import kernel_operators
 
 
@@ -44,14 +44,20 @@ def run_bottlenecks(blocks: Iterable[Any], x: torch.Tensor) -> torch.Tensor:
     waiting: PendingSum | None = None
     for block in blocks:
         if waiting is None:
-            first = _multiply(block.first, x)
+            first = _multiply(block.first, x, gated=True)
         else:
             x, first = _enter(block.first, waiting)
-        middle = _normalise(block.middle.norm, block.middle.conv(relu_normalised(first.value)))
+        middle = _normalise(block.middle.norm, block.middle.conv(_activate_pending(first)))
         last = _multiply(block.last, middle)
         waiting = PendingSum(last, x if block.shortcut is None else _project(block.shortcut, x))
     assert waiting is not None  # a model has blocks
     return relu_sum(waiting.norm.value, waiting.identity)
+
+
+def _activate_pending(x: Pending) -> torch.Tensor:
+    """Return max(x, 0)."""
+    result: Any = _ApplyActivated.apply(x.y, x.scale, x.bias, x.mean)
+    return result
 
 
 def _project(layer: Any, x: torch.Tensor) -> torch.Tensor:
@@ -59,16 +65,19 @@ def _project(layer: Any, x: torch.Tensor) -> torch.Tensor:
     return _multiply(layer, x).value if layer.conv.stride == (1, 1) else layer(x)
 
 
-def _multiply(layer: Any, x: torch.Tensor | Pending) -> Pending:
-    """Return a 1x1 convolution with its batch norm, of x [N, C, H, W] or of max(x, 0) if x is pending."""
+def _multiply(layer: Any, x: torch.Tensor | Pending, *, gated: bool = False) -> Pending:
+    """Return a 1x1 convolution with its batch norm, of x [N, C, H, W] or of max(x, 0) if x is pending.
+
+    `gated` promises that `_activate_pending` reads the result.
+    """
     before = (x.y, x.scale, x.bias, x.mean) if isinstance(x, Pending) else (x, None, None, None)
-    return _finish(layer, _Product.apply(*before, None, layer.conv.weight, *_parameters(layer.norm)))
+    return _finish(layer, _Product.apply(*before, None, layer.conv.weight, *_parameters(layer.norm), gated))
 
 
 def _enter(layer: Any, x: PendingSum) -> tuple[torch.Tensor, Pending]:
-    """Return max(x, 0), and its 1x1 convolution with batch norm."""
+    """Return max(x, 0), and its 1x1 convolution with batch norm, which `_activate_pending` reads."""
     before = x.norm.y, x.norm.scale, x.norm.bias, x.norm.mean
-    made: Any = _Product.apply(*before, x.identity, layer.conv.weight, *_parameters(layer.norm))
+    made: Any = _Product.apply(*before, x.identity, layer.conv.weight, *_parameters(layer.norm), True)
     return made[0], _finish(layer, made[1:])
 
 
@@ -118,6 +127,24 @@ class _Apply(torch.autograd.Function):
         return gradient, products.sum((0, 2, 3)), wide.sum((0, 2, 3)), None
 
 
+class _ApplyActivated(torch.autograd.Function):
+    """max(scale y + bias, 0). The gradient goes back as it came, and y's convolution masks it."""
+
+    @staticmethod
+    def forward(ctx: Any, y: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(y, scale, bias, mean)
+        return functional.relu(_affine(y, scale, bias))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
+        y, scale, bias, mean = ctx.saved_tensors
+        wide = y.to(mean.dtype)
+        switch = wide * scale[:, None, None] + bias[:, None, None]
+        masked = torch.where(switch > 0, gradient.to(mean.dtype), 0)
+        products = masked * (wide - mean[:, None, None])
+        return gradient, products.sum((0, 2, 3)), masked.sum((0, 2, 3)), None
+
+
 class _Moments(torch.autograd.Function):
     """Scale and bias of a batch norm. y's gradient reads g and y."""
 
@@ -127,14 +154,14 @@ class _Moments(torch.autograd.Function):
     ) -> Any:
         mean, variance = _reference_moments(_rows(y), shift)
         inverse, scale, offset = _coefficients(mean, variance, weight, bias, epsilon)
-        ctx.save_for_backward(y, mean, inverse, scale)
+        ctx.save_for_backward(y, mean, inverse, scale, offset)
         return y.view_as(y), scale, offset, mean, variance
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        y, mean, inverse, scale = ctx.saved_tensors
+        y, mean, inverse, scale, offset = ctx.saved_tensors
         g, products, sums, *_ = gradients
-        factors = _gradient_factors(mean, inverse, scale, products, sums, y.numel() // y.shape[1])
+        factors = _gradient_factors(mean, inverse, scale, products, sums, offset, y.numel() // y.shape[1])
         d = _gradient_of_y(_rows(g), _rows(y), factors)
         return _image(d, y), products * inverse, sums, None, None
 
@@ -158,6 +185,7 @@ class _Product(torch.autograd.Function):
         norm_bias: torch.Tensor,
         shift: torch.Tensor,
         epsilon: float,
+        gated: bool,
     ) -> Any:
         entered = x
         if identity is not None:
@@ -170,20 +198,20 @@ class _Product(torch.autograd.Function):
         y, mean, variance = _compute(_rows(entered), matrix, activation, shift, kind)
         y = y.view(x.shape[0], *x.shape[2:], -1).permute(0, 3, 1, 2)
         inverse, factor, offset = _coefficients(mean, variance, norm_weight, norm_bias, epsilon)
-        ctx.kind = kind
+        ctx.kind, ctx.gated = kind, gated
         nothing = x.new_zeros(1)
         vectors = [nothing if vector is None else vector for vector in (scale, bias, center)]
-        ctx.save_for_backward(x, entered, *vectors, matrix, y, mean, inverse, factor)
+        ctx.save_for_backward(x, entered, *vectors, matrix, y, mean, inverse, factor, offset)
         made = y, factor, offset, mean, variance
         return made if identity is None else (entered, *made)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride] -- as torch documents it
-        x, entered, scale, bias, center, matrix, y, mean, inverse, factor = ctx.saved_tensors
+        x, entered, scale, bias, center, matrix, y, mean, inverse, factor, offset = ctx.saved_tensors
         skip, g, products, sums, *_ = gradients if ctx.kind == "plain" else (gradients[0], *gradients)
-        factors = _gradient_factors(mean, inverse, factor, products, sums, y.numel() // y.shape[1])
+        factors = _gradient_factors(mean, inverse, factor, products, sums, offset, y.numel() // y.shape[1])
         saved = _Saved(ctx.kind, _rows(entered), _rows(x), scale, bias, center, _rows(skip))
-        of_input, of_scale, of_bias, of_weight = _gradients(saved, matrix, _rows(g), _rows(y), factors)
+        of_input, of_scale, of_bias, of_weight = _gradients(saved, matrix, _rows(g), _rows(y), factors, gated=ctx.gated)
         of_x = _image(of_input, x)
         of_weight = of_weight.T.reshape(*matrix.shape, 1, 1).to(mean.dtype)
         of_norm = products * inverse, sums
@@ -197,6 +225,7 @@ class _Product(torch.autograd.Function):
             of_x if ctx.kind == "plain" else None,
             of_weight,
             *of_norm,
+            None,
             None,
             None,
         )
@@ -246,16 +275,21 @@ def _gradient_factors(
     scale: torch.Tensor,
     products: torch.Tensor,
     sums: torch.Tensor,
+    bias: torch.Tensor,
     count: int,
 ) -> torch.Tensor:
-    """Return a, b and c of y's gradient a g + b y + c, from the sums of g (y - mean) and of g, in [5, C]."""
+    """Return a, b and c of y's gradient a g + b y + c, from the sums of g (y - mean) and of g, then scale and bias."""
     b = -scale * inverse * inverse * products / count
     c = -scale * sums / count - b * mean
-    return torch.stack([scale, b, c, c, c])
+    return torch.stack([scale, b, c, scale, bias])
 
 
-def _gradient_of_y(g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    return (g.to(factors.dtype) * factors[0] + y.to(factors.dtype) * factors[1] + factors[2]).to(g.dtype)
+def _gradient_of_y(g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
+    """Return a g + b y + c. If `gated`, g is still to be masked by the ReLU of scale y + bias."""
+    wide, masked = y.to(factors.dtype), g.to(factors.dtype)
+    if gated:
+        masked = torch.where(wide * factors[3] + factors[4] > 0, masked, 0)
+    return (masked * factors[0] + wide * factors[1] + factors[2]).to(g.dtype)
 
 
 def _activate(x: torch.Tensor, activation: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
@@ -310,26 +344,26 @@ def _join_moments(
 
 
 def _gradients(
-    saved: _Saved, weight: torch.Tensor, g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor
+    saved: _Saved, weight: torch.Tensor, g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor, *, gated: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradient v of the product's pending input, the sums of v (x - center) and of v, and of the weight."""
     kind, tf32 = saved.kind, plans.uses_tf32()
     scale, bias = saved.scale, saved.bias
     operands = weight, saved.entered, scale, bias, saved.center, saved.skip, saved.x, kind
     if blocks := _blocks("both_gradients", saved.x, weight, kind):
-        v, sums, products, parts = kernel_operators.both_gradients(g, y, factors, *operands, tf32, blocks)
+        v, sums, products, parts = kernel_operators.both_gradients(g, y, factors, *operands, gated, tf32, blocks)
         return v, products.sum(0), sums.sum(0), parts.sum(0)
-    d = _gradient_of_y(g, y, factors)
+    d = _gradient_of_y(g, y, factors, gated=gated)
     if blocks := _blocks("data_gradient", saved.x, weight, kind):
-        v, sums, products = kernel_operators.data_gradient(g, y, factors, *operands, True, tf32, blocks)
+        v, sums, products = kernel_operators.data_gradient(g, y, factors, *operands, True, gated, tf32, blocks)
         products, sums = products.sum(0), sums.sum(0)
     elif blocks := _blocks("masked_gradient", saved.x, weight, kind):
-        v, sums, products = kernel_operators.data_gradient(d, y, factors, *operands, False, tf32, blocks)
+        v, sums, products = kernel_operators.data_gradient(d, y, factors, *operands, False, False, tf32, blocks)
         products, sums = products.sum(0), sums.sum(0)
     else:
         v, products, sums = _reference_data_gradient(saved, d @ weight)
     if blocks := _blocks("weight_gradient", saved.x, weight, kind):
-        parts = kernel_operators.weight_gradient(g, y, factors, saved.entered, scale, bias, kind, tf32, blocks)
+        parts = kernel_operators.weight_gradient(g, y, factors, saved.entered, scale, bias, kind, gated, tf32, blocks)
         return v, products, sums, parts.sum(0)
     return v, products, sums, _activate(saved.entered, saved.activation).T @ d
 

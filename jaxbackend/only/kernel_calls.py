@@ -51,6 +51,7 @@ def data_gradient(
     source: jax.Array,
     kind: Mask,
     normalised: bool,
+    gated: bool,
     tf32: bool,
     blocks: Sequence[int],
 ) -> list[jax.Array]:
@@ -61,7 +62,7 @@ def data_gradient(
         processors=_processors(),
         weight_strides=(weight.shape[1], 1),
         normalised=normalised,
-        gated=False,
+        gated=gated,
         mask=kind,
         add=kind == "plain",
         precision=_precision(tf32),
@@ -77,6 +78,7 @@ def weight_gradient(
     scale: jax.Array,
     bias: jax.Array,
     kind: Mask,
+    gated: bool,
     tf32: bool,
     blocks: Sequence[int],
 ) -> jax.Array:
@@ -86,7 +88,7 @@ def weight_gradient(
         launches.read_blocks(blocks),
         processors=_processors(),
         apply=kind == "affine",
-        gated=False,
+        gated=gated,
         precision=_precision(tf32),
     )
     return call(launch, (gradient, y, factors, x, scale, bias))[0]
@@ -104,6 +106,7 @@ def both_gradients(
     skip: jax.Array,
     source: jax.Array,
     kind: Mask,
+    gated: bool,
     tf32: bool,
     blocks: Sequence[int],
 ) -> list[jax.Array]:
@@ -113,7 +116,7 @@ def both_gradients(
         launches.read_blocks(blocks),
         processors=_processors(),
         weight_strides=(weight.shape[1], 1),
-        gated=False,
+        gated=gated,
         mask=kind,
         add=kind == "plain",
         precision=_precision(tf32),
