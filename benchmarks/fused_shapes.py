@@ -442,6 +442,22 @@ def report(
     return case.count * library, case.count * min(own, library)
 
 
+def rows_of_plan(case: Case, part: str, library: float, choices: Mapping[str, float]) -> list[str]:
+    """Return the entries of a plan for what is faster than the library here, by the names that `main` gives choices."""
+    best = min(choices, key=lambda name: choices[name], default="")
+    if not best or choices[best] >= library:
+        return []
+    words = best.split()
+    chosen = {"multiply": words[0]} if part == "forward" else {}
+    chosen |= {f"{words[0]}_gradient" + "s" * (words[0] == "both"): words[1]} if len(words) > 1 else {}
+    chosen |= {"weight_gradient": words[4]} if words[0] == "data" else {}
+    p, mask = case.product, {"last": "affine", "first": "plain", "shortcut": "none"}[case.kind]
+    return [
+        f'    ("{kernel}", {p.inner}, {p.outer}, "{mask}"): Blocks({numbers.replace(",", ", ")}),'
+        for kernel, numbers in chosen.items()
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=100, help="begin no shape after this time")
@@ -475,6 +491,7 @@ def main() -> None:
     }
     sums: dict[str, list[float]] = {}
     times: list[dict[str, Any]] = []
+    winners: list[str] = []
     for case, part in work:
         if time.monotonic() - begun > options.seconds:
             print(f"{case} {part}: no time left", flush=True)
@@ -485,7 +502,7 @@ def main() -> None:
         library = sample({name: replay for name, run in separate.items() if (replay := captured(run))}, options.rounds)
         fused = {kernel: measure(shape, kernel, plan, failed) for kernel, plan in plans[case, part].items()}
         p = case.product
-        operations = 2.0 * p.rows * p.inner * p.outer
+        operations, rest_time = 2.0 * p.rows * p.inner * p.outer, 0.0
         if part == "forward":
             guess = predicted(least_bytes(case, "multiply"), operations, bandwidth)
             choices = fused["multiply"]
@@ -515,11 +532,14 @@ def main() -> None:
         total = sums.setdefault(f"{part} {case.kind}", [0.0, 0.0])
         total[0] += old
         total[1] += new
-        times.append({"case": str(case), "part": part, "library": library, "fused": fused, "predicted": guess})
+        winners.extend(rows_of_plan(case, part, min(library.values()), choices))
+        measured = {"library": library, "fused": fused, "rest": rest_time, "predicted": guess}
+        times.append({"case": str(case), "part": part, **measured})
         del shape
         torch.cuda.empty_cache()
         if options.json:
             options.json.write_text(json.dumps(times, indent=1))
+    print("winners, as compare/kernels/plans.py takes them:", *winners, sep="\n")
     for name, (old, new) in sums.items():
         print(f"sum over the network, {name}: separate {old:.3f} ms, fused where it wins {new:.3f} ms")
     gain = sum(old - new for old, new in sums.values())
