@@ -1,4 +1,4 @@
-"""1x1 convolutions and batch norms of which the passes over memory lie in Triton kernels (knob `fused-batch-norm`).
+"""1x1 convolutions and their batch norms, with few passes over memory, in Triton kernels (knob `fused-batch-norm`).
 
 A convolution's result y and its batch norm's `scale` and `bias` go on together as `Pending`. Whoever reads them applies
 max(scale y + bias, 0) by itself. A gradient goes back the same way: in place of the gradient of y comes that of
@@ -101,7 +101,7 @@ def _finish(layer: Any, made: Any) -> Pending:
 def _pend(norm: BatchNorm, made: Any) -> Pending:
     y, scale, bias, mean, variance = made
     norm.move_statistics(mean, variance, y.size // y.shape[-1])
-    # A program whose layers are recorded keeps this. Every other one leaves it out.
+    # Only programs that record layers read this. Every other program leaves it out.
     norm(Computed(_affine(*map(jax.lax.stop_gradient, (y, scale, bias)))))
     return Pending(y, scale, bias, mean)
 
@@ -129,7 +129,7 @@ _apply.defvjp(_apply_forward, _apply_backward)
 
 @jax.custom_vjp
 def _activate_pending(y: jax.Array, scale: jax.Array, bias: jax.Array, mean: jax.Array) -> jax.Array:
-    """Return max(scale y + bias, 0). The gradient goes back as it came, and y's convolution masks it."""
+    """Return max(scale y + bias, 0). The gradient goes back unmasked. The convolution before masks it."""
     del mean
     return nnx.relu(_affine(y, scale, bias))
 
@@ -261,7 +261,10 @@ def _gradient_factors(
     bias: jax.Array,
     count: int,
 ) -> jax.Array:
-    """Return a, b and c of y's gradient a g + b y + c, from the sums of g (y - mean) and of g, then scale and bias."""
+    """Return [5, C]: a, b and c of y's gradient a g + b y + c, scale and bias.
+
+    `products` are the sums of g (y - mean), and `sums` are those of g.
+    """
     b = -scale * inverse * inverse * products / count
     c = -scale * sums / count - b * mean
     return jnp.stack([scale, b, c, scale, bias])

@@ -1,4 +1,4 @@
-"""1x1 convolutions and batch norms of which the passes over memory lie in Triton kernels (knob `fused-batch-norm`).
+"""1x1 convolutions and their batch norms, with few passes over memory, in Triton kernels (knob `fused-batch-norm`).
 
 A convolution's result y and its batch norm's `scale` and `bias` go on together as `Pending`. Whoever reads them applies
 max(scale y + bias, 0) by itself. A gradient goes back the same way: in place of the gradient of y comes that of
@@ -128,7 +128,7 @@ class _Apply(torch.autograd.Function):
 
 
 class _ApplyActivated(torch.autograd.Function):
-    """max(scale y + bias, 0). The gradient goes back as it came, and y's convolution masks it."""
+    """max(scale y + bias, 0). The gradient goes back unmasked. The convolution before masks it."""
 
     @staticmethod
     def forward(ctx: Any, y: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
@@ -278,7 +278,10 @@ def _gradient_factors(
     bias: torch.Tensor,
     count: int,
 ) -> torch.Tensor:
-    """Return a, b and c of y's gradient a g + b y + c, from the sums of g (y - mean) and of g, then scale and bias."""
+    """Return [5, C]: a, b and c of y's gradient a g + b y + c, scale and bias.
+
+    `products` are the sums of g (y - mean), and `sums` are those of g.
+    """
     b = -scale * inverse * inverse * products / count
     c = -scale * sums / count - b * mean
     return torch.stack([scale, b, c, scale, bias])

@@ -51,8 +51,8 @@ def multiply(
     x is [.., INNER] and w is [INNER, OUTER] with the strides WEIGHT_INNER and WEIGHT_OUTER. With a STRIDE over 1, rows
     of y are every STRIDE-th pixel in both directions of square images with SIDE pixels a side. `means` and `squares`
     are [PROGRAMS // column blocks, OUTER]: the mean over the program's rows, and the sum of squared deviations from it.
-    `shift` [OUTER] is a rough mean, so that sums of squares do not cancel. With a GROUP, which is 8 times the number of
-    warps, a thread adds up its own rows, and threads exchange sums only at the end. 0 exchanges them after each tile.
+    `shift` [OUTER] is a rough mean, so that sums of squares do not cancel. GROUP is 8 times the number of warps. Then a
+    thread adds up its own rows, and threads exchange sums only at the end. With 0 they exchange them after each tile.
     """
     column_blocks: tl.constexpr = (OUTER + BLOCK_OUTER - 1) // BLOCK_OUTER
     row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
@@ -137,10 +137,11 @@ def data_gradient(
 ):
     """Write result [ROWS, INNER]: the gradient of a product's input, masked, and its sums for the batch norm before.
 
-    d = a g + b y + c (factors [3, OUTER]) if NORMALISED, else g. v = d w^T + skip (if ADD), zero where the mask's ReLU
-    was off: scale x + bias <= 0 (MASK "affine"), x <= 0 (MASK "plain"). `sums` adds v, and `products` adds
-    v (source - center) over each program's rows. GATED says that the ReLU after y still has to mask g. Its scale and
-    bias are factors[3] and factors[4].
+    v = d w^T, where d is g, or a g + b y + c if NORMALISED. `factors` [5, OUTER] holds a, b, c, and the scale and bias of
+    the ReLU after y. GATED says that this ReLU still has to mask g. ADD adds `skip` to v.
+
+    MASK sets v to zero where a ReLU was off: where scale x + bias <= 0 ("affine"), or where x <= 0 ("plain"). `sums` adds
+    v over each program's rows, and `products` adds v (source - center). For "affine", x is the source.
     """
     column_blocks: tl.constexpr = (INNER + BLOCK_INNER - 1) // BLOCK_INNER
     row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
@@ -201,7 +202,7 @@ def weight_gradient(
     BLOCK_OUTER: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Write parts [SPLITS, INNER, OUTER], whose sum over SPLITS is f(x)^T d, the gradient of the weight."""
+    """Write parts [SPLITS, INNER, OUTER]. Their sum over SPLITS is the weight's gradient f(x)^T d."""
     outer_blocks: tl.constexpr = (OUTER + BLOCK_OUTER - 1) // BLOCK_OUTER
     inner_blocks: tl.constexpr = (INNER + BLOCK_INNER - 1) // BLOCK_INNER
     row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
