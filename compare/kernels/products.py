@@ -137,11 +137,11 @@ def data_gradient(
 ):
     """Write result [ROWS, INNER]: the gradient of a product's input, masked, and its sums for the batch norm before.
 
-    v = d w^T, where d is g, or a g + b y + c if NORMALISED. `factors` [5, OUTER] holds a, b, c, and the scale and bias of
-    the ReLU after y. GATED says that this ReLU still has to mask g. ADD adds `skip` to v.
+    v = d w^T, where d is g, or a g + b y + c if NORMALISED. `factors` [5, OUTER] holds a, b, c, and the scale and
+    bias of the ReLU after y. GATED says that this ReLU still has to mask g. ADD adds `skip` to v.
 
-    MASK sets v to zero where a ReLU was off: where scale x + bias <= 0 ("affine"), or where x <= 0 ("plain"). `sums` adds
-    v over each program's rows, and `products` adds v (source - center). For "affine", x is the source.
+    MASK sets v to zero where a ReLU was off: where scale x + bias <= 0 ("affine"), or where x <= 0 ("plain"). `sums`
+    adds v over each program's rows, and `products` adds v (source - center). For "affine", x is the source.
     """
     column_blocks: tl.constexpr = (INNER + BLOCK_INNER - 1) // BLOCK_INNER
     row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
