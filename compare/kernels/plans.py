@@ -48,7 +48,7 @@ def use(device: str, value_bytes: int, *, tf32: bool) -> None:
         raise Refused(
             f"fused-batch-norm was measured on {' and '.join(DEVICES)}, and this is {device}; allowed: without it"
         )
-    _set(found if value_bytes <= _NARROW_BYTES else dict.fromkeys(found, _WIDE), tf32=tf32)
+    _set(found if value_bytes <= _NARROW_BYTES else _widen(found), tf32=tf32)
 
 
 def find(kernel: str, inner: int, outer: int, mask: str) -> list[int] | None:
@@ -80,6 +80,16 @@ def using(chosen: Mapping[Part, Blocks], *, tf32: bool = False) -> Generator[Non
         _chosen.clear()
         _chosen.update(before[0])
         _uses_tf32[0] = before[1]
+
+
+def _widen(chosen: Mapping[Part, Blocks]) -> dict[Part, Blocks]:
+    """Return the plan for float32. There the gradients of one kernel need too many registers, and two compute them."""
+    apart = ("data_gradient", "weight_gradient")
+    return {
+        (kernel, *product): _WIDE
+        for together, *product in chosen
+        for kernel in (apart if together == "both_gradients" else (together,))
+    }
 
 
 def _set(chosen: Mapping[Part, Blocks], *, tf32: bool) -> None:
