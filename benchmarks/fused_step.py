@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _TUNINGS = ("tuned", "tuned+fused-batch-norm")
-_BLOCK_SECONDS = 0.4
+_BLOCK_SECONDS = 0.25
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--workload", default="resnet50")
     parser.add_argument("--precision", default="bfloat16")
     parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kernels", action="store_true", help="profile the fused contenders at the end")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -45,6 +45,7 @@ def main() -> None:
     for number in range(options.rounds):
         for name in list(ready)[:: 1 if number % 2 else -1]:
             times[name].append(_ask(ready[name], "block")["milliseconds"])
+            print(f"{time.monotonic() - begun:6.1f} s {name:36} {times[name][-1]:8.4f} ms", flush=True)
     for name, values in times.items():
         print(
             f"{name:36} median {statistics.median(values):8.4f} ms, {min(values):.4f} to {max(values):.4f}", flush=True

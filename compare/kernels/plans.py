@@ -84,12 +84,11 @@ def using(chosen: Mapping[Part, Blocks], *, tf32: bool = False) -> Generator[Non
 
 def _widen(chosen: Mapping[Part, Blocks]) -> dict[Part, Blocks]:
     """Return the plan for float32. There the gradients of one kernel need too many registers, and two compute them."""
-    apart = ("data_gradient", "weight_gradient")
-    return {
-        (kernel, *product): _WIDE
-        for together, *product in chosen
-        for kernel in (apart if together == "both_gradients" else (together,))
-    }
+    wide: dict[Part, Blocks] = {}
+    for kernel, inner, outer, mask in chosen:
+        apart = ("data_gradient", "weight_gradient") if kernel == "both_gradients" else (kernel,)
+        wide |= {(name, inner, outer, mask): _WIDE for name in apart}
+    return wide
 
 
 def _set(chosen: Mapping[Part, Blocks], *, tf32: bool) -> None:
