@@ -98,3 +98,8 @@ def count_at_once(processes: int) -> int:
     """Return how many groups of so many processes can wait, with memory for each, and few enough for the cores."""
     most = min(_PROCESSES_OF_A_CORE * cpu.count_usable_cores(), psutil.virtual_memory().available // _BYTES)
     return most // max(1, processes)
+
+
+def have_cores(processes: int) -> bool:
+    """Tell whether each of so many processes can have a core of its own."""
+    return processes <= cpu.count_usable_cores()

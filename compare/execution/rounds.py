@@ -102,7 +102,8 @@ def count_last_void(state: RunState) -> int:
 def start_ahead(launcher: Launcher, state: RunState) -> None:
     """Start the children of the next rounds, so that their imports run side by side while nothing is timed.
 
-    There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end.
+    There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end. Before
+    the first round they reach to the second look, if every process has a core.
     """
     coming = _list_coming_rounds(launcher, state)
     launcher.start_ahead([(run, "round", first_gpu) for first_gpu in coming for run in state.alive])
@@ -112,8 +113,10 @@ def _list_coming_rounds(launcher: Launcher, state: RunState) -> list[int]:
     """Return the numbers of the first GPUs of the coming rounds whose children can start ahead, in order."""
     plan, number = launcher.plan, len(state.rounds)
     processes = sum(max(1, launcher.devices_here(run)) for run in state.alive)
-    stops = [plan.rounds, *(look for look in early_stopping.LOOKS if plan.stops_early and look > number)]
-    numbers = range(number, max(number + 1, min(stops)))
+    stops = sorted({plan.rounds, *(look for look in early_stopping.LOOKS if plan.stops_early and look > number)})
+    if not number and len(stops) > 1 and ready_children.have_cores(processes * stops[1]):
+        del stops[0]
+    numbers = range(number, max(number + 1, stops[0]))
     gpus = [plan.gpus_of_round(coming) for coming in numbers]
     return [each.start if each else 0 for each in gpus][: ready_children.count_at_once(processes)]
 

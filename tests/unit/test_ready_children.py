@@ -115,14 +115,16 @@ def test_no_process_imports_while_a_block_is_timed(
             assert importing == 0, events
 
 
-def test_rounds_start_ahead_up_to_the_next_look(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str]
+@pytest.mark.parametrize(("have_cores", "ahead"), [(False, 3), (True, 5)])
+def test_rounds_start_ahead_up_to_the_next_look_and_to_the_second_one_where_cores_are_spare(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str], have_cores: bool, ahead: int
 ) -> None:
     monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 9)
+    monkeypatch.setattr(ready_children, "have_cores", lambda processes: have_cores)
     script = {"other": {"step_seconds": 3e-3}, "fake": {"step_seconds": 1e-3}}
     result = stage.run("fake", "other", script=script, agreement=False, rounds=None)
     assert result["comparisons"][0]["stopped"]["rounds"] == 3
-    assert events.count("start") == 2 * (2 + 3)
+    assert events.count("start") == 2 * (2 + ahead)
 
 
 def test_a_failure_of_a_waiting_child_belongs_to_its_round(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
