@@ -31,7 +31,7 @@ HOPPER: Mapping[Part, Blocks] = {
 }
 """The winners of `benchmarks/fused_shapes.py` on an NVIDIA H200, in bfloat16."""
 
-DEVICES: Mapping[str, Mapping[Part, Blocks]] = {"NVIDIA H100": HOPPER, "NVIDIA H200": HOPPER}
+DEVICES: Mapping[str, Mapping[Part, Blocks]] = {"NVIDIA H200": HOPPER}
 
 _chosen: dict[tuple[str, int, int, str], list[int]] = {}
 _uses_tf32: list[bool] = [False]
