@@ -110,9 +110,7 @@ def test_without_the_knob_nothing_is_imported(backend: str) -> None:
 
 
 def test_an_unmeasured_device_is_refused() -> None:
-    with pytest.raises(
-        Refused, match=r"fused-batch-norm was measured on NVIDIA H200, and this is a CPU"
-    ):
+    with pytest.raises(Refused, match=r"fused-batch-norm was measured on NVIDIA H200, and this is a CPU"):
         plans.use("a CPU", 2, tf32=False)
 
 
