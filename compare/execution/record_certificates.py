@@ -68,14 +68,18 @@ def record_and_judge(
         for queue in queues:
             queue.jobs[:0] = (more or {}).get(queue.run.contender.name, ())  # the longest jobs come first
 
+        def read_size() -> None:
+            evidence.least_bytes = _ARRAYS * 8 * state.baseline.parameter_count
+
         def look(done: int, total: int) -> None:
-            evidence.least_bytes = _ARRAYS * 8 * state.baseline.parameter_count  # its first steps may run beside
+            read_size()  # the baseline's first steps may run beside
             judge.look()
             if more is None and (state.baseline.status != "ok" or all(run.status != "ok" for run in state.uncertified)):
                 for queue in queues:  # nobody is left to be compared
                     queue.jobs.clear()
             progress(done, total)
 
+        read_size()
         jobs.run_jobs(launcher, [*queues, *beside], look, judge.is_working)
         judge.conclude()
 

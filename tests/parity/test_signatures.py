@@ -47,7 +47,7 @@ DIFFERENCES = (
     ),
     Difference(
         "calls of flax's modules are intercepted in every pass; torch's modules keep hooks",
-        jax=("activations.py:Around", "activations.py:intercept", "layers.py:Computed"),
+        jax=("activations.py:Around", "activations.py:PATH", "activations.py:intercept", "layers.py:Computed"),
         arguments=("activations.py:record", "rematerialisation.py:apply"),
     ),
     Difference(

@@ -26,7 +26,7 @@ def test_a_timeline_tells_what_children_and_judges_did(program: Program) -> None
     told = re.findall(r"^ *\d+\.\d +\d+\.\d +\d+\.\d s  (.*)$", error, re.MULTILINE)
     children = {re.sub(r"^\d+ ", "", line) for line in told}
     assert {"fake: start", "other: start", "judge other", "fake: warm_up steps None"} <= children
-    assert not any(" block" in line for line in told)
+    assert not [line for line in told if " block" in line and "ahead" not in line]
     assert (program.folder / "out" / "result.json").is_file()
 
 

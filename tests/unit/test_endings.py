@@ -285,7 +285,7 @@ def test_numbers_of_devices_that_were_whole_before_a_signal_are_kept(
 
 def test_a_search_for_a_smaller_batch_that_is_interrupted_loses_no_round(parents: Parents) -> None:
     parent = parents.start(
-        ["-m", "tests.fakebackend.program", *COMPARE[:3], "third", *COMPARE[3:], "--out", "out"],
+        ["-m", "tests.fakebackend.program", *COMPARE[:3], "third", *COMPARE[3:], "--out", "out", "--cold-compile"],
         names=["third"],
         **{"most_images": 40, "fault": "grandchild-hang", "at": "open", "process": 1},
     )

@@ -195,10 +195,10 @@ def test_the_children_of_a_round_begin_at_its_first_gpu(
 ) -> None:
     first, start = list[tuple[str, int]](), Launcher.start
 
-    def started(self: Launcher, outcome: ContenderRun, *, purpose: str, beside: int = 0, first_gpu: int = 0) -> Child:
+    def started(self: Launcher, outcome: ContenderRun, *, purpose: str, first_gpu: int = 0, **others: Any) -> Child:
         if purpose == "round":
             first.append((outcome.contender.backend, first_gpu))
-        return start(self, outcome, purpose=purpose, beside=beside, first_gpu=first_gpu)
+        return start(self, outcome, purpose=purpose, first_gpu=first_gpu, **others)
 
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setattr(Launcher, "start", started)
