@@ -117,7 +117,7 @@ def _announce(plan: Plan, part: str, clock: PhaseClock) -> None:
     left, load = clock.estimate_left(), quiet.describe_load(plan.device)
     texts = list[str]()
     if left is not None and left >= _NOTICEABLE_SECONDS:
-        texts.append(f"about {progress.describe_seconds(left)}, as the last equal run here")
+        texts.append(f"the last equal run here took {progress.describe_seconds(left)}")
     if load is not None:
         texts.append(load)
     elif texts and plan.device == "cpu":

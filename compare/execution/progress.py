@@ -40,7 +40,10 @@ class PhaseClock:
         """Return the seconds that are left if this run goes on as the earlier one, None if that is unknown."""
         if not self._expected:
             return None
-        unseen = (whole for phase, whole in self._expected.items() if phase not in {self._phase, *self.seconds})
+        names = list(self._expected)
+        # Phases before this one are over, also if this run skips them because it found what they make.
+        coming = names[names.index(self._phase) :] if self._phase in names else names
+        unseen = (self._expected[phase] for phase in coming if phase not in {self._phase, *self.seconds})
         now = self._expected.get(self._phase, 0.0) - self.seconds.get(self._phase, 0.0)
         return sum(unseen) + max(0.0, now)
 

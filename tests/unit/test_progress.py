@@ -63,6 +63,12 @@ def test_the_time_left_is_that_of_an_earlier_run_less_what_has_passed(
     assert PhaseClock().estimate_left() is None
 
 
+def test_phases_that_a_run_skips_are_not_left():
+    clock = PhaseClock({"compile": 20.0, "certify": 200.0, "timed rounds": 50.0})
+    clock.enter("timed rounds")
+    assert clock.estimate_left() == 50
+
+
 def test_times_of_phases_are_kept_for_equal_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plans.register(monkeypatch, tmp_path)
     plan = plans.make(tmp_path / "out", ("fake", "other"), store=tmp_path / "store")
@@ -97,7 +103,7 @@ def test_a_run_says_before_it_starts_how_long_the_last_one_took(
     assert "timed rounds" in kept
     run_times.keep(plan, kept | {"timed rounds": 75.0})
     execute.execute(plan, ["samestep"])
-    assert re.match(r"samestep: about \d\d s, as the last equal run here", capsys.readouterr().err)
+    assert re.match(r"samestep: the last equal run here took \d\d s", capsys.readouterr().err)
 
 
 def test_a_terminal_has_no_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
