@@ -15,7 +15,7 @@ import torch
 from compare.kernels.launches import Launch
 
 if "TRITON_INTERPRET" not in os.environ:
-    pytest.skip("Triton's interpreter is for machines without a GPU", allow_module_level=True)
+    pytest.skip("Triton's interpreter needs the package triton and no GPU", allow_module_level=True)
 pytest.importorskip("triton", reason="the kernels need the package triton")
 _interpreter: Any = pytest.importorskip("triton.runtime.interpreter")
 _patch = _interpreter._patch_lang_tensor
