@@ -115,17 +115,18 @@ class Worker:
         session = self._open_session
         unit = session.steps_per_dispatch
         first = self._time(unit)
-        count = _whole_dispatches(session, _FIRST_LOSSES)
-        blocks, steady = [self._time(count)], False
+        part = _whole_dispatches(session, _FIRST_LOSSES)  # the steps of each of the blocks
+        blocks, steady = [self._time(part)], False
         self._first = self._describe_start()
         start = self._clock()
         if not settles:
-            steps = count
+            steps = part
         elif steps is None:
             steps, blocks, steady = warm_up.choose_block_length(self._time, unit, block_seconds)
+            part = warm_up.shorten(steps, unit, block_seconds)
         else:
-            blocks, steady = warm_up.settle(self._time, warm_up.shorten(steps, unit, block_seconds))
-        part = warm_up.shorten(steps, unit, block_seconds)
+            part = warm_up.shorten(steps, unit, block_seconds)
+            blocks, steady = warm_up.settle(self._time, part)
         return WarmUpTimes(
             first_step_seconds=first,
             compile_seconds=max(0.0, first - unit * float(np.median(blocks)) / part),

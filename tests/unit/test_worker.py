@@ -37,6 +37,15 @@ def test_what_a_first_dispatch_took_longer_than_its_steps_take_is_compilation(sp
     assert found.first_step_seconds == pytest.approx(8.007)
 
 
+@pytest.mark.parametrize(("steps", "settles"), [(None, True), (400, True), (None, False)])
+def test_compilation_is_told_apart_from_steps_in_blocks_of_every_length(
+    spec: RunSpec, steps: int | None, settles: bool
+) -> None:
+    single = replace(spec, knobs={"steps-per-dispatch": 1})
+    found = opened(single, compile_seconds=8.0, step_seconds=0.01).warm_up(0.1, steps, settles)
+    assert found.compile_seconds == pytest.approx(8, abs=1e-6)
+
+
 def test_steps_of_a_spin_are_all_that_were_taken(spec: RunSpec) -> None:
     assert opened(spec, step_seconds=0.01).spin(0.2, 14) == 28
 
