@@ -73,10 +73,8 @@ class Watched(Child):
     def send(self, command: Command[Any]) -> None:
         arguments = commands.list_arguments(command)
         values = {**(vars(arguments["spec"]) if "spec" in arguments else {}), **arguments}
-        self._began, self._command = (
-            time.monotonic(),
-            " ".join([command.name, *(f"{k} {values[k]}" for k in SHOWN if k in values)]),
-        )
+        self._began = time.monotonic()
+        self._command = " ".join([command.name, *(f"{k} {values[k]}" for k in SHOWN if k in values)])
         super().send(command)
 
     def reply(self, command: Command[Any], seconds: float | None = None) -> Any:

@@ -129,7 +129,7 @@ def _open_ahead(launcher: Launcher, state: RunState) -> None:
     """
     sizes = [run.memory and run.memory.process_bytes for run in state.alive]
     plan = launcher.plan
-    total = memory.read_device_bytes(plan.device) if plan.device == "cuda" else _read_free_bytes()
+    total = memory.read_device_bytes(plan.device) if plan.device == "cuda" else psutil.virtual_memory().available
     if state.design != "alternating" or total is None or not sizes or None in sizes:
         return
     most = int(_SHARE_AHEAD * total // max(1, sum(size for size in sizes if size)))
@@ -147,10 +147,6 @@ def _open_ahead(launcher: Launcher, state: RunState) -> None:
                 commands.append(timed_round.make_load(run))
             launcher.work_ahead(run, "round", first_gpu, number, commands)
     launcher.ready.settle()
-
-
-def _read_free_bytes() -> int:
-    return psutil.virtual_memory().available
 
 
 def needs_round(state: RunState) -> bool:

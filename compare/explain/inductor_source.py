@@ -76,10 +76,8 @@ def read(source: str, nodes: Mapping[str, str]) -> Program:
             sizes.setdefault(found[1], product(found[2]) * 4.0)
         elif (found := _CALL.search(line)) and not line.lstrip().startswith(("#", "def ", "import ", "from ")):
             words = set(_WORD.findall(line))
-            size, buffers = (
-                sum(sizes.get(word, 0.0) for word in words),
-                frozenset(word for word in words if word.startswith("buf")),
-            )
+            size = sum(sizes.get(word, 0.0) for word in words)
+            buffers = frozenset(word for word in words if word.startswith("buf"))
             kernel = found["kernel"]
             key = kernel or found["extern"] or found["aten"]
             if kernel and comment is None:

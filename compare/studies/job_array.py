@@ -41,7 +41,7 @@ _SET_BY_ARRAY = {
 
 
 class BatchMachine(Cluster):
-    """A machine of the queue, of which nothing is known here. It has the device that a cell names."""
+    """A machine of the queue. Nothing is known about it here. It has the device that a cell names."""
 
     def device(self, name: str) -> str:
         """Return a device that is named.

@@ -53,7 +53,7 @@ class Pairing:
 
     @property
     def unlike(self) -> frozenset[str]:
-        """Torch's paths of matched layers of which one may take rows and the other images of one pixel.
+        """Torch's paths of matched layers: one side may take rows, and the other images of one pixel.
 
         They are of two kinds, a dense layer and a 1x1 convolution, or their shapes say so.
         """

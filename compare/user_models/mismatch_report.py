@@ -55,7 +55,7 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, mapped: int) -> str:
 
 
 def _explain_scan(torch: Sequence[Layer], jax: Sequence[Layer]) -> str | None:
-    """Return what to do about kernels of flax with an axis for the steps of an `nn.scan`, None if there are none."""
+    """Say what to do about flax kernels with an axis for the steps of an `nn.scan`. Return None without any."""
     kernels = {variable.shape for layer in torch for variable in layer.variables if variable.role == "kernel"}
     for layer in jax:
         for variable in layer.variables:

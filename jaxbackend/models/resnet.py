@@ -79,10 +79,8 @@ class ResNet(nnx.Module):
                 stride = 2 if stage and index == 0 else 1
                 self.blocks.append(kind(inputs, width, outputs, policy=policy, stride=stride))
                 inputs = outputs
-        self.fuses, self.use_running_average = (
-            policy.fuses_batch_norm,
-            False,
-        )  # nnx.Module.train and eval set the second
+        self.fuses = policy.fuses_batch_norm
+        self.use_running_average = False  # nnx.Module.train and eval set it
         self.average = GlobalAveragePool()
         self.dense = Dense(inputs, classes, policy=policy)
 

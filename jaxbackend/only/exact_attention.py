@@ -1,4 +1,4 @@
-"""Attention whose softmax is computed in the precision of its inputs, while float64 is the reference.
+"""Attention with its softmax in the precision of its inputs, while float64 is the reference.
 
 `jax.nn.dot_product_attention` computes its softmax in float32, whatever its inputs are, and nnx's attention calls it.
 Only a certificate runs in float64, so nothing that is timed changes.

@@ -101,7 +101,7 @@ class _Pass:
         return tuple(IMAGES if number == IMAGES_ORIGIN else self._names[number] for number in inner)
 
     def _find_inner(self, number: int) -> int:
-        """Return the number of the layer whose weight a weight norm computes, for the number of that norm."""
+        """Return the number of the layer of a weight norm, which computes its weight."""
         if number == IMAGES_ORIGIN or not is_weight_norm(self.calls[number].module):
             return number
         return next(other for other, call in enumerate(self.calls) if call.outside == number)

@@ -323,7 +323,7 @@ def enlarge(mode: str = "nearest") -> nn.Module:
 
 
 class Equalised(nn.Module):
-    """A convolution whose weight is scaled when it is used."""
+    """A convolution that scales its weight at its call."""
 
     @nn.compact
     def __call__(self, x: Images) -> Images:

@@ -346,7 +346,7 @@ def enlarge(mode: str = "nearest") -> nn.Module:
 
 
 class Equalised(nn.Module):
-    """A convolution whose weight is scaled when it is used."""
+    """A convolution that scales its weight at its call."""
 
     def __init__(self) -> None:
         super().__init__()

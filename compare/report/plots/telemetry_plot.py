@@ -1,9 +1,8 @@
 """Draw the GPU's state over time, or the load of other programs by round on a CPU. Void rounds are shaded."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
-from math import nan
+from math import isfinite, nan
 
 from compare.execution.round_validity import FOREIGN_CORES
 from compare.execution.telemetry import SLOWEST_SECONDS
@@ -173,7 +172,7 @@ def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
     axes.plot(
         [*unseen], [*unseen.values()], "_", color=choose_colour(0), markersize=6, markeredgewidth=1.8, clip_on=False
     )
-    if math.isfinite(FOREIGN_CORES):
+    if isfinite(FOREIGN_CORES):
         axes.axhline(FOREIGN_CORES, color=find_light("ink"), linewidth=0.8, linestyle="--", zorder=3)
         axes.annotate(
             "above: void",
@@ -186,7 +185,7 @@ def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
             bbox={"facecolor": find_light("paper"), "edgecolor": "none", "pad": 1},
             zorder=4,
         )
-    axes.set_ylim(0, max(filter(math.isfinite, [0.01, FOREIGN_CORES, *cores])) * 1.2)
+    axes.set_ylim(0, max(filter(isfinite, [0.01, FOREIGN_CORES, *cores])) * 1.2)
     axes.set_xlim(0.5, len(cores) + 0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("round")
