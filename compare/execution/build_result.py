@@ -12,7 +12,7 @@ from compare.base.commands import DeviceTime
 from compare.base.interface import Array
 from compare.base.typed_json import Json, read
 from compare.data import dataset_file
-from compare.execution import explanation
+from compare.execution import explanation, round_validity
 from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
 from compare.machine import environment
 from compare.results import result_file, verdicts
@@ -50,6 +50,7 @@ def build(state: RunState, command: Sequence[str]) -> Result:
         "foreign_cores": [each.foreign_cores for each in state.rounds],
         "idle_cores": [each.idle_cores for each in state.rounds],
         "busiest": [each.busiest for each in state.rounds],
+        "void_limit": _find_void_limit(plan),
     }
     contenders = tuple(_contender(plan, state, run) for run in state.runs)
     head: dict[str, Any] = {**result_file.make_head(result_file.SCHEMA_VERSION, command), "command": tuple(command)}
@@ -67,6 +68,11 @@ def build(state: RunState, command: Sequence[str]) -> Result:
             full_training=_describe_full_training(state),
         )
     )
+
+
+def _find_void_limit(plan: Plan) -> float | None:
+    limit = round_validity.find_limit(plan)
+    return limit if plan.device == "cpu" and math.isfinite(limit) else None
 
 
 def _describe_full_training(state: RunState) -> FullTraining | None:

@@ -114,7 +114,7 @@ def execute_until_interrupted(
 
 def _announce(plan: Plan, part: str, clock: PhaseClock) -> None:
     """Say how long the run will take, if that is known, and whether the machine is quiet enough for it."""
-    left, load = clock.estimate_left(), quiet.describe_load(plan.device)
+    left, load = clock.estimate_left(), quiet.describe_load(plan)
     texts = list[str]()
     if left is not None and left >= _NOTICEABLE_SECONDS:
         texts.append(f"the last equal run here took {progress.describe_seconds(left)}")

@@ -26,7 +26,6 @@ from compare.execution import (
     prepare_pair,
     record_certificates,
     request_usage,
-    round_validity,
     rounds,
     telemetry,
     trajectories,
@@ -170,7 +169,7 @@ def _time(launcher: Launcher, state: RunState, progress: Progress, signals: Held
         else:
             state.telemetry.reason = "the run trains on the CPU"
         rounds.time_rounds(launcher, state, progress, signals)
-    state.voided = round_validity.find_void_rounds(state.rounds, state.telemetry, plan.device)
+    state.voided = state.find_void_rounds()
     progress("timed rounds", len(state.rounds), plan.rounds)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from compare.execution import round_validity
 from compare.execution.launcher import Launcher
-from compare.execution.round_validity import FOREIGN_CORES
 from compare.machine import cpu
+from compare.settings.plan import Plan
 
 LONGEST_SECONDS = 60.0
 """Seconds that a run waits in all. Programs that are busy for longer will not end soon."""
@@ -17,10 +17,10 @@ _POLL_SECONDS = 1.0
 _LOOK_SECONDS = 0.25
 
 
-def describe_load(device: str) -> str | None:
+def describe_load(plan: Plan) -> str | None:
     """Say which program keeps cores busy before a run on the CPU starts, or return None if the machine is quiet."""
-    limit = round_validity.FOREIGN_CORES
-    if device != "cpu" or limit == math.inf:
+    limit = round_validity.find_limit(plan)
+    if plan.device != "cpu" or limit == math.inf:
         return None
     programs, before = cpu.read_programs(), cpu.read(())
     time.sleep(_LOOK_SECONDS)
@@ -41,6 +41,7 @@ class Patience:
 
     def __init__(self, launcher: Launcher, say: Callable[[str], None]) -> None:
         self._launcher, self._say, self.left = launcher, say, LONGEST_SECONDS
+        self._limit = round_validity.find_limit(launcher.plan)
 
     def wait(self) -> None:
         """Wait until other programs keep few cores busy, or until no patience is left. Name the busiest of them."""
@@ -50,7 +51,7 @@ class Patience:
             time.sleep(_POLL_SECONDS)
             self.left -= _POLL_SECONDS
             cores = cpu.count_foreign_cores(before, cpu.read(own))
-            if cores <= FOREIGN_CORES:
+            if cores <= self._limit:
                 return
             who = cpu.name_busiest(programs, cpu.read_programs(), own) or "another program"
             self._say(f"waiting for quiet: {who} works, {cores:.1f} cores are busy")

@@ -1,13 +1,16 @@
-"""Find the rounds that are void, and why. Pure functions."""
+"""Find the rounds that are void, and why."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compare.execution.telemetry import Telemetry, pair_with_earlier, select_within
+from compare.machine import cpu, variables
 from compare.machine.nvml import SLOWDOWNS
+from compare.settings.plan import Plan
 
 FOREIGN_CORES = 0.25
-"""The largest number of cores that others may keep busy in a valid round on the CPU."""
+"""The cores that others may keep busy in a valid round on the CPU, and as many again for each spare core."""
 
 Window = tuple[float, float]
 
@@ -32,26 +35,42 @@ class Round:
     gpus: range | None = None
 
 
-def find_void_rounds(rounds: Sequence[Round], telemetry: Telemetry, device: str) -> Mapping[int, str]:
+def find_limit(plan: Plan) -> float:
+    """Return how many cores others may keep busy in a valid round of a plan on the CPU.
+
+    Spare cores are the physical cores for which contenders have no thread. Other programs can work there.
+    """
+    if plan.void_limit is not None:
+        return plan.void_limit
+    cores = cpu.count_physical_cores()
+    spare = cores - variables.count_threads(os.environ) if plan.devices == 1 else 0
+    return FOREIGN_CORES * (1 + max(0, spare))
+
+
+def find_void_rounds(
+    rounds: Sequence[Round], telemetry: Telemetry, device: str, limit: float | None = None
+) -> Mapping[int, str]:
     """Return the reason of every void round, by its index.
 
     On a GPU, a round is void after a slowdown for heat or by the hardware, another process, an uncorrected memory error
-    or an Xid. On a CPU, it is void if other programs or waiting contenders kept more than a quarter of a core busy.
+    or an Xid. On a CPU, it is void if other programs or waiting contenders kept more than `limit` cores busy. Without
+    `limit`, as in older results, it is a quarter of a core.
     """
+    cores = FOREIGN_CORES if limit is None else limit
     void: dict[int, str] = {}
     for index, each in enumerate(rounds):
-        reasons = _find_reasons_on_gpus(each, telemetry) if device == "cuda" else _find_reasons_on_cpu(each)
+        reasons = _find_reasons_on_gpus(each, telemetry) if device == "cuda" else _find_reasons_on_cpu(each, cores)
         if reasons:
             void[index] = "; ".join(reasons)
     return void
 
 
-def _find_reasons_on_cpu(each: Round) -> list[str]:
+def _find_reasons_on_cpu(each: Round, limit: float) -> list[str]:
     busy = {
         "other programs": each.foreign_cores,
         "contenders that were not timed": each.idle_cores,
     }
-    return [f"{who} kept {n:.2f} cores busy" for who, n in busy.items() if n is not None and n > FOREIGN_CORES]
+    return [f"{who} kept {n:.2f} cores busy" for who, n in busy.items() if n is not None and n > limit]
 
 
 def _find_reasons_on_gpus(each: Round, telemetry: Telemetry) -> list[str]:

@@ -12,7 +12,7 @@ from compare.base.commands import Command, Open
 from compare.base.interface import INFER
 from compare.base.interruptions import ENDING, HeldSignals
 from compare.base.statistics import Ratio
-from compare.execution import ready_children, round_validity, timed_round
+from compare.execution import ready_children, timed_round
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.quiet import Patience
@@ -92,7 +92,7 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
 
 def count_last_void(state: RunState) -> int:
     """Return how many rounds in a row were void at the end."""
-    void = round_validity.find_void_rounds(state.rounds, state.telemetry, state.plan.device)
+    void = state.find_void_rounds()
     count = 0
     while len(state.rounds) - 1 - count in void:
         count += 1
@@ -160,7 +160,7 @@ def needs_round(state: RunState) -> bool:
     plan = state.plan
     if plan.stops_early and count_last_void(state) >= MOST_VOID_IN_A_ROW:
         return False
-    void = round_validity.find_void_rounds(state.rounds, state.telemetry, plan.device)
+    void = state.find_void_rounds()
     valid = len(state.rounds) - len(void)
     most = 2 * plan.rounds if plan.rotation == 1 else plan.rounds
     if valid >= plan.rounds or len(state.rounds) >= most:
@@ -183,7 +183,7 @@ def _judge(state: RunState, void: Collection[int]) -> list[str]:
 
 def _describe_ratios(state: RunState) -> str:
     """Return the interval of each contender's ratio so far, in brackets, empty before the third valid round."""
-    void = round_validity.find_void_rounds(state.rounds, state.telemetry, state.plan.device)
+    void = state.find_void_rounds()
     others = [run for run in state.others if run.status == "ok"]
     if len(state.rounds) - len(void) < early_stopping.LEAST_ROUNDS or state.baseline.status != "ok" or not others:
         return ""

@@ -12,6 +12,7 @@ from compare.base.commands import DeviceTime, ModelInfo, PruningCheck, TrainingR
 from compare.base.communication import Communication
 from compare.base.interface import ContenderFailed, Memory
 from compare.base.profiles import Profile, ProfileReply
+from compare.execution import round_validity
 from compare.execution.energy import Energy
 from compare.execution.round_validity import Round, Window
 from compare.execution.telemetry import Telemetry
@@ -207,6 +208,11 @@ class RunState:
     def begin(cls, plan: Plan, pairing: Pairing | None = None) -> "RunState":
         """Return the state before anything has run."""
         return cls(plan, [ContenderRun(contender) for contender in plan.contenders], pairing=pairing)
+
+    def find_void_rounds(self) -> Mapping[int, str]:
+        """Return the reason of every void round so far, by its index."""
+        limit = round_validity.find_limit(self.plan)
+        return round_validity.find_void_rounds(self.rounds, self.telemetry, self.plan.device, limit)
 
     @property
     def baseline(self) -> ContenderRun:

@@ -7,10 +7,10 @@ from types import MappingProxyType
 from compare.base.commands import Block, CompilingBlock, Open, WarmUp
 from compare.base.interface import INFER
 from compare.base.interruptions import ENDING
-from compare.execution import reproducibility, usage, work_proof
+from compare.execution import reproducibility, round_validity, usage, work_proof
 from compare.execution.child import Child
 from compare.execution.launcher import Launcher
-from compare.execution.round_validity import FOREIGN_CORES, Round, Window
+from compare.execution.round_validity import Round, Window
 from compare.execution.run_state import ContenderRun
 from compare.execution.timed_block import (
     BLOCK_SECONDS,
@@ -60,7 +60,7 @@ def time_round(
             return False
         if timed:
             number.foreign_cores = max(number.foreign_cores or 0.0, cpu.count_foreign_cores(before, after))
-            if families and number.foreign_cores > FOREIGN_CORES:
+            if families and number.foreign_cores > round_validity.find_limit(plan):
                 number.busiest = cpu.name_busiest(programs, cpu.read_programs(), launcher.list_processes())
             if families:
                 number.idle_cores = max(number.idle_cores or 0.0, *map(count_idle_cores, work.busy().values()))

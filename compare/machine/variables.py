@@ -135,6 +135,13 @@ def make_thread_environment(threads: int, inherited: Mapping[str, str]) -> dict[
     return {"OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", str(threads))}
 
 
+def count_threads(inherited: Mapping[str, str]) -> int:
+    """Return how many threads each side has on one device: the user's number, or one for each physical core."""
+    told = (_read_count(inherited, name) for names in _THREADS.values() for name in names)
+    cores = cpu.count_physical_cores()
+    return min(next(filter(None, told), cores), cores)
+
+
 def _equalise_threads(backend: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that gives a side as many threads as the other has.
 
@@ -147,9 +154,7 @@ def _equalise_threads(backend: str, inherited: Mapping[str, str]) -> dict[str, s
     told_itself = [count for name in own if (count := _read_count(inherited, name))]
     if not own or (told_itself and (backend == "jax" or told_itself[0] <= limit)):
         return {}
-    told = (_read_count(inherited, name) for names in _THREADS.values() for name in names)
-    cores = cpu.count_physical_cores()
-    threads = str(min(next(filter(None, told), cores), cores, limit))
+    threads = str(min(count_threads(inherited), limit))
     return {name: threads for name in own if inherited.get(name) or name == _ALONE[backend]}
 
 

@@ -27,6 +27,8 @@ def list_lines(result: Result) -> Iterator[str]:
         if spec.device == "cuda":
             yield from _gpu_lines(result)
         yield from _other_programs(telemetry)
+        if spec.void_limit is not None:
+            yield f"a round counts while others keep at most {spec.void_limit:g} cores busy (--void-limit)"
     for comparison in result.comparisons:
         for number in comparison.outliers:
             pair = f"{comparison.contender} against {comparison.baseline}"

@@ -151,7 +151,8 @@ def _find_void_rounds(result: Result) -> tuple[Voided, ...]:
     for step in steps:
         for each, windows in zip(rounds, step.windows, strict=False):
             each.windows += [(start, end) for start, end in windows]
-    void = round_validity.find_void_rounds(rounds, Telemetry.of_json(typed_json.write(telemetry)), spec.device)
+    samples = Telemetry.of_json(typed_json.write(telemetry))
+    void = round_validity.find_void_rounds(rounds, samples, spec.device, telemetry.void_limit)
     return tuple(Voided(round=index + 1, reason=reason) for index, reason in sorted(void.items()))
 
 

@@ -101,6 +101,7 @@ class Spec(JsonObject):
     batch_sizes: tuple[int, ...] | None = field(default=None, metadata=typed_json.ALWAYS)
     pair: PairSpec | None = None
     unequal: tuple[str, ...] = ()
+    void_limit: float | None = None
 
     @property
     def is_comparison(self) -> bool:
@@ -428,6 +429,7 @@ class Telemetry(JsonObject):
         foreign_cores, idle_cores: cores that other programs and waiting contenders kept busy, by round.
         left_out: samples between blocks that are not stored.
         busiest: the program that worked most in a round that other programs made void, by round, None if unknown.
+        void_limit: cores that others may keep busy in a valid round, None on a GPU and in older results.
     """
 
     reason: str | None
@@ -439,6 +441,7 @@ class Telemetry(JsonObject):
     idle_cores: tuple[float | None, ...]
     left_out: int = 0
     busiest: tuple[str | None, ...] = ()
+    void_limit: float | None = None
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

@@ -282,7 +282,7 @@ class RunSettings:
     round_to: int = _option(
         8,
         Whole(1),
-        "With --prune: multiple that widths are rounded to.",
+        "With --prune: multiple for widths.",
         group=WHAT,
         commands=(_COMPARE, _AGREE),
         metavar="N",
@@ -371,6 +371,17 @@ class RunSettings:
         "Compile anew and measure compile time.",
         commands=(_COMPARE, _SCALE),
         spec_key="cold_compile_requested",
+    )
+    void_limit: float | None = _option(
+        None,
+        Number("cores above 0, up to 4096", 4096),
+        "Cores that others may keep busy.",
+        commands=(_COMPARE,),
+        metavar="CORES",
+        unit="cores",
+        default_text="from 0.25",
+        spec_key="void_limit",
+        schema={"type": ["number", "null"], "exclusiveMinimum": 0},
     )
     search_anew: bool = _option(
         False,

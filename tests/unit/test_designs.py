@@ -175,7 +175,7 @@ def test_contenders_that_fit_together_are_timed_together(tmp_path: Path, monkeyp
 def scripted_load(monkeypatch: pytest.MonkeyPatch, cores: list[float]) -> None:
     monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: cores.pop(0))
     monkeypatch.setattr("compare.execution.quiet.Patience.wait", lambda self: None)
-    monkeypatch.setattr(round_validity, "FOREIGN_CORES", 0.25)
+    monkeypatch.setattr(round_validity, "find_limit", lambda plan: 0.25)
 
 
 def test_a_void_round_counts_for_nobody_and_stays_in_the_result(

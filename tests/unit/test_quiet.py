@@ -13,10 +13,13 @@ from compare.execution.launcher import Launcher
 from compare.execution.quiet import Patience
 from compare.machine import cpu
 from compare.report import telemetry_text
+from compare.reproduce import recompute
+from compare.settings.plan import Plan
 from tests.unit.result_factory import typed
 from tests.unit.stage import Stage
 
-LAUNCHER = cast(Launcher, SimpleNamespace(list_processes=lambda: {1}))
+PLAN = cast(Plan, SimpleNamespace(device="cpu", void_limit=0.25))
+LAUNCHER = cast(Launcher, SimpleNamespace(list_processes=lambda: {1}, plan=PLAN))
 
 
 def wait(monkeypatch: pytest.MonkeyPatch, cores: Sequence[float]) -> tuple[int, list[str]]:
@@ -58,7 +61,38 @@ def test_a_run_says_before_it_starts_who_is_in_the_way(
     monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: cores)
     monkeypatch.setattr(cpu, "read_programs", lambda: {7: ("chrome", 5.0 * len(slept))})
     monkeypatch.setattr(quiet, "time", SimpleNamespace(sleep=slept.append))
-    assert quiet.describe_load(device) == expected
+    plan = cast(Plan, SimpleNamespace(device=device, void_limit=0.25))
+    assert quiet.describe_load(plan) == expected
+
+
+@pytest.mark.parametrize(
+    ("physical", "threads", "devices", "asked", "expected"),
+    [
+        (2, "", 1, None, 0.25),
+        (2, "2", 1, None, 0.25),
+        (16, "4", 1, None, 3.25),
+        (16, "4", 2, None, 0.25),
+        (2, "", 1, 1.5, 1.5),
+    ],
+)
+def test_the_void_limit_grows_with_the_cores_that_contenders_leave_free(
+    monkeypatch: pytest.MonkeyPatch, physical: int, threads: str, devices: int, asked: float | None, expected: float
+) -> None:
+    monkeypatch.setattr(cpu, "count_physical_cores", lambda: physical)
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    plan = cast(Plan, SimpleNamespace(device="cpu", devices=devices, void_limit=asked))
+    assert round_validity.find_limit(plan) == expected
+
+
+def test_the_void_limit_of_a_user_decides_and_stands_in_the_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = busy_run(tmp_path, monkeypatch, [0.6, 0.8, 0.6, 0.6], rounds=3, agreement=False, void_limit=0.7)
+    assert [each["round"] for each in result["voided"]] == [2]
+    assert result["telemetry"]["void_limit"] == result["spec"]["void_limit"] == 0.7
+    assert recompute.find_mismatches(typed(result)) == []
+    assert any("at most 0.7 cores" in line for line in telemetry_text.list_lines(typed(result)))
 
 
 def test_the_busiest_program_is_none_of_the_run_s_own_and_did_work() -> None:
@@ -79,17 +113,9 @@ def busy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: Sequence[fl
     """Return the result of a run in whose rounds other programs keep so many cores busy."""
     stage, left = Stage(tmp_path, monkeypatch), iter(cores)
     monkeypatch.setattr(Patience, "wait", lambda self: None)
-    find, limit = round_validity.find_void_rounds, 0.25
-
-    def found(all_rounds: Any, telemetry: Any, device: str) -> Any:
-        monkeypatch.setattr(round_validity, "FOREIGN_CORES", limit)
-        return find(all_rounds, telemetry, device)
-
-    monkeypatch.setattr(round_validity, "find_void_rounds", found)
-    monkeypatch.setattr("compare.execution.timed_round.FOREIGN_CORES", limit)
     monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: next(left))
     monkeypatch.setattr(cpu, "name_busiest", lambda *_: "chrome (process 7)")
-    return stage.run("fake", "other", **changes)
+    return stage.run("fake", "other", **{"void_limit": 0.25, **changes})
 
 
 def test_a_run_on_a_busy_machine_ends_soon_and_says_who_was_in_the_way(

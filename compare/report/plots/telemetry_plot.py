@@ -98,13 +98,17 @@ def _picture_load(result: Result) -> Picture | Absent:
         return Absent("the load of other programs was not recorded")
     if len(cores) > MOST_ROUNDS:
         return Absent(f"{len(cores):,} rounds are too many to draw")
-    void = result.void_rounds
+    void, limit = result.void_rounds, result.telemetry.void_limit or FOREIGN_CORES
     caption = (
         "Busy cores while blocks were timed, by round. Counted are other programs, or untimed contenders if they kept "
-        f"more cores busy. More than {FOREIGN_CORES:g} (dashed) voids a round (shaded)."
+        f"more cores busy. More than {limit:g} (dashed) voids a round (shaded)."
     )
     return Picture(
-        "telemetry", "Load by round", caption, sentences.describe_basis([result]), lambda: _draw_load(cores, void)
+        "telemetry",
+        "Load by round",
+        caption,
+        sentences.describe_basis([result]),
+        lambda: _draw_load(cores, void, limit),
     )
 
 
@@ -164,7 +168,7 @@ def _number_rounds(axes: Axes, spans: Spans) -> None:
             )
 
 
-def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
+def _draw_load(cores: Sequence[float], void: Collection[int], limit: float) -> Figure:
     figure, (axes,) = make_panels([1.5 * _PANEL_INCHES], _AXIS_INCHES)
     numbers = range(1, len(cores) + 1)
     axes.bar(numbers, cores, width=0.6, color=choose_colour(0), zorder=2)
@@ -172,11 +176,11 @@ def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
     axes.plot(
         [*unseen], [*unseen.values()], "_", color=choose_colour(0), markersize=6, markeredgewidth=1.8, clip_on=False
     )
-    if isfinite(FOREIGN_CORES):
-        axes.axhline(FOREIGN_CORES, color=find_light("ink"), linewidth=0.8, linestyle="--", zorder=3)
+    if isfinite(limit):
+        axes.axhline(limit, color=find_light("ink"), linewidth=0.8, linestyle="--", zorder=3)
         axes.annotate(
             "above: void",
-            (1, FOREIGN_CORES),
+            (1, limit),
             xycoords=("axes fraction", "data"),
             xytext=(0, 2),
             textcoords="offset points",
@@ -185,7 +189,7 @@ def _draw_load(cores: Sequence[float], void: Collection[int]) -> Figure:
             bbox={"facecolor": find_light("paper"), "edgecolor": "none", "pad": 1},
             zorder=4,
         )
-    axes.set_ylim(0, max(filter(isfinite, [0.01, FOREIGN_CORES, *cores])) * 1.2)
+    axes.set_ylim(0, max(filter(isfinite, [0.01, limit, *cores])) * 1.2)
     axes.set_xlim(0.5, len(cores) + 0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.set_xlabel("round")
