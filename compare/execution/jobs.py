@@ -108,7 +108,8 @@ def run_jobs(
     progress: Callable[[int, int], None],
     frees_disk: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Run all jobs in children side by side. `progress(done, total)` counts jobs.
+    """Run all jobs in children side by side. `progress(done, total)` counts jobs. It comes with every change of
+    `launcher.working`, too.
 
     A job that must be alone comes first if no other has begun, and else waits for a pause. Meanwhile the children of
     other jobs import, and wait. There is one child more than cores, so that no core waits
@@ -144,7 +145,7 @@ def run_jobs(
     def count_workers() -> int:
         return sum(not (worker.job.alone and worker.is_waiting) for worker in workers)
 
-    total, reported = sum(len(queue.jobs) for queue in queues), -1
+    total, reported = sum(len(queue.jobs) for queue in queues), None
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
     contenders = len({queue.run.contender.name for queue in queues})
     children = min(most, max(contenders, cpu.count_usable_cores() + 1))
@@ -157,12 +158,15 @@ def run_jobs(
             while count_workers() < children and (queue := _choose_queue(queues, workers, is_ready)) is not None:
                 beside = children - 1 if queue.divides_cores else 0
                 workers.append(_Worker(launcher, queue, is_ready, may_work, beside))
-            if reported != (reported := total - len(workers) - sum(len(queue.jobs) for queue in queues)):
-                progress(reported, total)
+            done = total - len(workers) - sum(len(queue.jobs) for queue in queues)
+            launcher.working = sorted({worker.queue.run.contender.name for worker in workers if worker.is_working})
+            if reported != (reported := (done, *launcher.working)):
+                progress(done, total)
             if not workers and not any(queue.is_open for queue in queues):
                 break
             time.sleep(_POLL_SECONDS)
     finally:
+        launcher.working = ()
         for worker in workers:
             worker.close()
     for queue in queues:

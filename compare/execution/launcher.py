@@ -55,6 +55,7 @@ class Launcher:
         processes: the process ids of the run.
         origin: the start of the run on the monotonic clock.
         ready: the children that were started ahead.
+        working: the names of the contenders that work now, as far as known.
     """
 
     plan: Plan
@@ -63,6 +64,7 @@ class Launcher:
     processes: RunProcesses = field(default_factory=RunProcesses)
     origin: float = field(default_factory=time.monotonic)
     ready: ReadyChildren = field(default_factory=ReadyChildren)
+    working: Sequence[str] = ()
 
     def now(self) -> float:
         """Return the seconds since the start of the run."""

@@ -42,6 +42,8 @@ from compare.settings.plan import Plan
 from compare.store import private_folder
 from compare.user_models.match_report import Pairing
 
+_MOST_NAMES = 3
+
 
 def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunState:
     """Train, certify and time the contenders of a plan.
@@ -50,6 +52,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     signals, except in the search for a smaller batch.
     """
     with _begin(plan, progress) as (launcher, state):
+        progress = partial(_name_contenders, launcher, progress)
         steps = updates.count_steps(launcher, state.runs)
         kept, compiled = KeptCertificates.find(launcher, state, steps), KeptPrograms.find(launcher, state)
         rounds.start_ahead(launcher, state)
@@ -81,6 +84,7 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
 def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSignals) -> RunState:
     """Certify the contenders of a plan over all cases and by whole training runs, without timing."""
     with _begin(plan, progress) as (launcher, state):
+        progress = partial(_name_contenders, launcher, progress)
         evidence = Evidence.begin(launcher, certificate_cases.make_adversarial_cases(launcher.plan))
         runs = trajectories.TrainingRuns.begin(launcher, state, seeds)
         training = trajectories.make_training_jobs(launcher, state, runs)
@@ -111,6 +115,13 @@ def describe_model(plan: Plan) -> ModelInfo | None:
         with launcher.child(run, purpose="model") as child:
             run.model = child.call(Open(launcher.spec(run)))
     return run.model
+
+
+def _name_contenders(launcher: Launcher, progress: Progress, phase: str, done: int, total: int) -> None:
+    """Report progress with the contenders that work now, at most three of them, after the phase."""
+    names = launcher.working
+    more = [f"{len(names) - _MOST_NAMES} more"] if len(names) > _MOST_NAMES else []
+    progress(f"{phase}: {', '.join([*names[:_MOST_NAMES], *more])}" if names else phase, done, total)
 
 
 @contextmanager

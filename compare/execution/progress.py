@@ -15,6 +15,8 @@ _LINE_SECONDS = 60.0
 _PHASE_SECONDS = 10.0
 """A new phase gets a line in a log, unless one came so shortly before."""
 
+_LAST_PHASE, _LEAST_ROUNDS = "timed rounds", 2
+
 _NOTHING_KNOWN: Mapping[str, float] = {}
 
 
@@ -35,6 +37,16 @@ class PhaseClock:
         if self._phase:
             self.seconds[self._phase] = self.seconds.get(self._phase, 0.0) + now - self._since
         self._phase, self._since = _name_phase(phase), now
+
+    def estimate_most_left(self, done: int, total: int) -> float | None:
+        """Return the most seconds that are left of the timed rounds, None in other phases and before two rounds.
+
+        The first round is longer than the others, so this may be too much, and timing may stop early.
+        """
+        if self._phase != _LAST_PHASE or done < _LEAST_ROUNDS or done >= total:
+            return None
+        passed = self.seconds.get(self._phase, 0.0) + monotonic() - self._since
+        return passed / done * (total - done)
 
     def estimate_left(self) -> float | None:
         """Return the seconds that are left if this run goes on as the earlier one, None if that is unknown."""
@@ -64,7 +76,7 @@ def show(part: str = "", clock: PhaseClock | None = None) -> Generator[Callback]
 
         def advance(phase: str, done: int, total: int) -> None:
             clock.enter(phase)
-            text = f"{part}{phase}{_describe_left(clock)}"
+            text = f"{part}{phase}{_describe_left(clock, done, total)}"
             bar.update(task, description=text, completed=done, total=total, refresh=True)
 
         yield advance
@@ -80,9 +92,11 @@ def _name_phase(text: str) -> str:
     return text.partition(":")[0].partition(" (")[0]
 
 
-def _describe_left(clock: PhaseClock) -> str:
-    left = clock.estimate_left()
-    return "" if left is None else f", about {describe_seconds(left)} left"
+def _describe_left(clock: PhaseClock, done: int, total: int) -> str:
+    if (left := clock.estimate_left()) is not None:
+        return f", about {describe_seconds(left)} left"
+    most = clock.estimate_most_left(done, total)
+    return "" if most is None else f", at most {describe_seconds(most)} left"
 
 
 def _lines(console: Console, part: str, clock: PhaseClock) -> Callback:
@@ -97,7 +111,7 @@ def _lines(console: Console, part: str, clock: PhaseClock) -> Callback:
         if now >= last + (_LINE_SECONDS if name == previous else _PHASE_SECONDS):
             last = now
             minutes, seconds = divmod(int(now - start), 60)
-            text = f"{minutes:3}:{seconds:02}  {part}{phase} {done}/{total}{_describe_left(clock)}"
+            text = f"{minutes:3}:{seconds:02}  {part}{phase} {done}/{total}{_describe_left(clock, done, total)}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
         previous = name
 

@@ -81,13 +81,21 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
             patience.wait()
         start_ahead(launcher, state)
         _open_ahead(launcher, state)
-        progress(f"timed rounds{_describe_ratios(state)}", number, max(plan.rounds, number + 1))
+
+        def say(names: Sequence[str], number: int = number, ratios: str = _describe_ratios(state)) -> None:
+            launcher.working = names
+            progress(f"timed rounds{ratios}", number, max(plan.rounds, number + 1))
+
+        say(())
         state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
         together = order_contenders(state.alive, number // count_parts(plan.devices, plan.rotation))
-        if state.design == "alternating" and not timed_round.time_round(launcher, together, state.rounds[number]):
+        if state.design == "alternating" and not timed_round.time_round(
+            launcher, together, state.rounds[number], say=say
+        ):
             state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_LARGE}"
         if state.design == "turns":
-            _take_turns(launcher, together, state.rounds[number])
+            _take_turns(launcher, together, state.rounds[number], say)
+        launcher.working = ()
 
 
 def count_last_void(state: RunState) -> int:
@@ -187,13 +195,15 @@ def _describe_ratios(state: RunState) -> str:
     others = [run for run in state.others if run.status == "ok"]
     if len(state.rounds) - len(void) < early_stopping.LEAST_ROUNDS or state.baseline.status != "ok" or not others:
         return ""
-    if state.plan.batch_sizes:
-        return ""
     valid = len(state.rounds) - len(void)
     confidence = early_stopping.compute_confidence(valid) if state.plan.stops_early else state.plan.confidence
-    ratios = _estimate_ratios(void, [run.samples for run in (state.baseline, *others)], confidence)
+    first = (state.plan.batch_sizes or (None,))[0]
+    runs = (state.baseline, *others)
+    samples = [run.samples if first is None else run.requests[first].samples for run in runs]
+    ratios = _estimate_ratios(void, samples, confidence)
     texts = [f"{run.contender.name} {r.low:.3g} to {r.high:.3g}" for run, r in zip(others, ratios, strict=True)]
-    return f" ({', '.join(texts)} of {state.baseline.contender.name})"
+    where = "" if first is None else f" at batch {first}"
+    return f" ({', '.join(texts)} of {state.baseline.contender.name}{where})"
 
 
 def _judge_samples(state: RunState, void: Collection[int], samples: Sequence[Sequence[list[float]]]) -> list[str]:
@@ -207,7 +217,7 @@ def _estimate_ratios(void: Collection[int], samples: Sequence[Sequence[list[floa
     return [statistics.estimate_paired_ratio(times[0], contender, confidence) for contender in times[1:]]
 
 
-def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round) -> None:
+def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round, say: timed_round.Say) -> None:
     """Time one round of these contenders, one after the other.
 
     On a GPU their processes start side by side, because an import takes none of its memory. On several machines each
@@ -222,7 +232,7 @@ def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round)
                 attempt(run, lambda run=run: waiting[run.contender.name].greet())
         for run in runs:
             if run.status == "ok":
-                timed_round.time_round(launcher, [run], number, waiting)
+                timed_round.time_round(launcher, [run], number, waiting, say)
             waiting.pop(run.contender.name, None)
     finally:
         for child in waiting.values():

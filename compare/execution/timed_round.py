@@ -26,9 +26,16 @@ from compare.settings.block_order import make_palindrome
 
 _NO_CHILDREN: Mapping[str, Child] = MappingProxyType({})
 
+Say = Callable[[Sequence[str]], object]
+"""Takes the names of the contenders that work now. It never runs in a timed block."""
+
 
 def time_round(
-    launcher: Launcher, runs: Sequence[ContenderRun], number: Round, waiting: Mapping[str, Child] = _NO_CHILDREN
+    launcher: Launcher,
+    runs: Sequence[ContenderRun],
+    number: Round,
+    waiting: Mapping[str, Child] = _NO_CHILDREN,
+    say: Say = lambda _: None,
 ) -> bool:
     """Time one round of these contenders. Return False, and keep nothing, if they do not fit in memory together.
 
@@ -48,7 +55,8 @@ def time_round(
 
     children = {name: child for name, child in waiting.items() if name in names}
     try:
-        timed = _prepare_children(launcher, runs, children, number)
+        timed = _prepare_children(launcher, runs, children, number, say)
+        say([run.contender.name for run in timed])
         pids = [child.pid for child in {**waiting, **children}.values()]
         # On a GPU, the GPU's own telemetry decides which rounds are void.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
@@ -88,7 +96,7 @@ def start_child(launcher: Launcher, children: dict[str, Child], number: Round, r
 
 
 def _prepare_children(
-    launcher: Launcher, runs: Sequence[ContenderRun], children: dict[str, Child], number: Round
+    launcher: Launcher, runs: Sequence[ContenderRun], children: dict[str, Child], number: Round, say: Say
 ) -> list[ContenderRun]:
     """Start, open and warm up a child for each contender, and return the contenders that succeed.
 
@@ -113,6 +121,10 @@ def _prepare_children(
         child(run).reply(make_load(run))
         loaded.add(run.contender.name)
 
+    def warm_up(run: ContenderRun) -> None:
+        say([run.contender.name])
+        _warm_up(launcher, child(run), run, loaded=run.contender.name in loaded)
+
     def start_load(run: ContenderRun) -> None:
         if run.contender.name not in loaded:
             child(run).send(make_load(run))
@@ -135,7 +147,7 @@ def _prepare_children(
         (trained, finish_load_ahead),
         (together, start_load),
         (together, lambda run: None if run.contender.name in loaded else finish_load(run)),
-        (trained, lambda run: _warm_up(launcher, child(run), run, loaded=run.contender.name in loaded)),
+        (trained, warm_up),
     )
     for step_runs, step in steps:
         for run in step_runs:

@@ -35,7 +35,7 @@ def test_a_log_has_a_line_for_each_phase_and_one_a_minute(
         "  0:12  2 devices: certify 0/7",
         "  1:12  2 devices: certify 4/7",
         "  1:59  2 devices: timed rounds 1/7",
-        " 12:34  2 devices: timed rounds 2/7",
+        " 12:34  2 devices: timed rounds 2/7, at most 26 minutes left",
     ]
 
 
@@ -99,6 +99,7 @@ def test_a_run_says_before_it_starts_how_long_the_last_one_took(
     execute.execute(plan, ["samestep"])
     assert capsys.readouterr().err == ""
     assert any(phase.startswith("timed rounds (other ") and " to " in phase for phase in phases_seen)
+    assert {"train: fake, other", "timed rounds", "timed rounds: fake", "timed rounds: other"} <= {*phases_seen}
     kept = run_times.find(plan)
     assert "timed rounds" in kept
     run_times.keep(plan, kept | {"timed rounds": 75.0})
