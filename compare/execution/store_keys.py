@@ -68,10 +68,15 @@ def hash_files(paths: Iterable[Path]) -> str:
     """Return the SHA-256 of the names and contents of files."""
     digest = hashlib.sha256()
     for path in sorted(paths):
-        content = path.read_bytes()
-        digest.update(f"{path}\0{len(content)}\0".encode())
-        digest.update(content)
+        status = path.stat()
+        digest.update(f"{path}\0{_hash_file(path, status.st_mtime_ns, status.st_size)}\0".encode())
     return digest.hexdigest()
+
+
+@cache
+def _hash_file(path: Path, modified: int, size: int) -> str:
+    """Return the SHA-256 of a file, read once for each of its versions."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def find_sources(package: str) -> list[Path]:

@@ -163,6 +163,13 @@ def _move_high(number: int) -> int:
 
 
 if __name__ == "__main__":
+    import gc
+
+    import numpy as np
+
     from tests.fakebackend.session import serve_as
+
+    np.median([np.finfo(kind).eps for kind in (np.float16, np.float32, np.float64)])  # imports numpy.ma once for all
+    gc.freeze()  # else a child's first collection writes to every page that it shares with this process
 
     _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -56,6 +56,7 @@ def register(
     # Scripted time does not mind other programs, and passes in no window.
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
     monkeypatch.setattr(recompute, "WINDOW_ROUNDING", math.inf)
+    monkeypatch.setattr("compare.execution.jobs._POLL_SECONDS", 0.004)  # scripted children answer at once
     # On every machine the same, because scripts number a backend's processes.
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 2 * children)
     monkeypatch.setitem(record_certificates.MOST_CHILDREN, "cpu", children)
