@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from compare.base.interface import Refused
-from compare.execution import execute, round_validity
+from compare.execution import execute, round_validity, timed_requests
 from compare.plugin import result as api_result
 from compare.report import compact, measurements, sections, sentences
 from compare.report.formats import csv
@@ -26,6 +26,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, other: dict[str, Any] | None = None, **changes: Any
 ) -> Result:
     plans.register(monkeypatch, folder, {"fake": {"seed": 1}, "other": {"seed": 2, **(other or {})}})
+    monkeypatch.setattr(timed_requests, "LEAST_REQUESTS", 150)
     settings: dict[str, Any] = {"task": "infer", "rounds": 3, **changes}
     made = plans.make(folder / "out", ("fake", "other"), epochs=None, **settings)
     return execute.execute(made, ("samestep",))[0]
