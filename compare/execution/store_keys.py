@@ -74,7 +74,7 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 @cache
-def _hash_file(path: Path, modified: int, size: int) -> str:
+def _hash_file(path: Path, _modified: int, _size: int) -> str:
     """Return the SHA-256 of a file, read once for each of its versions."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 

@@ -52,7 +52,7 @@ def find_all() -> Mapping[str, BackendEntry]:
 
 
 @cache
-def _list_entry_points(path: tuple[str, ...]) -> list[tuple[str, str]]:
+def _list_entry_points(_path: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return name and module of each installed backend. Reading them takes 10 ms, and a run asks 20 times."""
     return [(point.name, point.value) for point in entry_points(group=GROUP)]
 
