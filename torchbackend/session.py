@@ -109,6 +109,7 @@ class TorchSession:
             smoothing=workload.label_smoothing,
             accumulate=spec.accumulate,
             task_loss=user_models.make_loss(workload, self._policy),
+            inspects_uncompiled=spec.inspects_uncompiled,
         )
         kind = stream.Stream if knobs["input"] == "stream" else resident.Resident
         self._input = kind(self._step, self._policy, self._device, knobs)

@@ -31,6 +31,7 @@ class TrainingStep:
         paths: the names of these layers by path, as `activations.record` takes them.
         others: the buffers that do not cross.
         inputs: record the layers' inputs, too.
+        inspects_uncompiled: `inspect` runs operation by operation, whatever the knobs say.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class TrainingStep:
         smoothing: float = 0.0,
         accumulate: int = 1,
         task_loss: TaskLoss | None = None,
+        inspects_uncompiled: bool = False,
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
         self._layers, self._paths, self._inputs = layers, paths, inputs
@@ -67,7 +69,8 @@ class TrainingStep:
             compiled=shared and bool(knobs["compiled-autograd"]), shared=shared
         )
         self._forward = self._cast(tuning.compile_step(self._objective, knobs, shared=shared))
-        self._inspected_forward = self._cast(tuning.compile_step(self._inspected_objective, knobs, shared=shared))
+        inspected = {**knobs, "compile": knobs["compile"] and not inspects_uncompiled}
+        self._inspected_forward = self._cast(tuning.compile_step(self._inspected_objective, inspected, shared=shared))
         self._evaluate = self._cast(self.model)  # it is not timed, and its operations are compiled already
 
     def __call__(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -102,6 +102,8 @@ class RunSpec:
             framework's allocator. On `cpu` it limits all that the process takes after the framework's import
             (`compare.worker.memory_limit`).
         task: one of `TASKS`.
+        inspects_uncompiled: whether `Session.inspect` needs no compiler of its own, where its operations run without
+            one. `Session.run` stays compiled.
     """
 
     workload: str
@@ -122,6 +124,7 @@ class RunSpec:
     batch_norm: str = "sync"
     memory_limit_bytes: int | None = None
     task: str = TRAIN
+    inspects_uncompiled: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `RunSpec(**spec.to_json())` is the inverse."""

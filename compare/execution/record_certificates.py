@@ -232,7 +232,8 @@ def _record_call(
     folder = launcher.scratch / f"record-{next(_NUMBERS)}"
     spec = _make_spec(launcher, run, precision, case, dataset)
     if precision != launcher.plan.precision:  # this program is not timed, so it need not have the fastest kernels
-        spec = replace(spec, knobs=tunings.drop_search(spec.knobs))
+        # Its internals show the model. The compiler's part shows in the changes on the timed path.
+        spec = replace(spec, knobs=tunings.drop_search(spec.knobs), inspects_uncompiled=spec.devices == 1)
     evenly, batch_sizes = _takes_batches_evenly(launcher, spec.knobs), list(launcher.plan.batch_sizes or ())
     command = commands.Record(spec, certificate.STEPS, str(folder), evenly, batch_sizes)
     return Call(command, lambda names: keep(Record(folder, names)))

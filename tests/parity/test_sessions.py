@@ -11,10 +11,13 @@ from torch._functorch import config as functorch
 
 import torchbackend.session
 import torchbackend.tuning
+from compare.agreement import gates
+from compare.base import workloads
 from compare.base.interface import Arrays, Refused, Session
-from compare.data import weights
+from compare.data import dataset_file, datasets, weights
 from compare.machine import variables
 from tests.parity import twins
+from torchbackend.step import TrainingStep
 
 BOTH = pytest.mark.parametrize("backend", twins.BOTH)
 
@@ -258,3 +261,31 @@ def test_torch_keeps_a_compiled_program_with_its_gradient(tmp_path: Path, monkey
         twins.trained(opened, twins.batches("digits-cnn", 1), 1)
     found = torchbackend.session.counters["aot_autograd"]
     assert (found["autograd_cache_saved"], found["autograd_cache_bypass"]) == (1, 0)
+
+
+def test_a_record_compiles_the_timed_path_alone_where_the_inspected_one_is_not_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "data.safetensors"
+    dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=8), path)
+    told = twins.spec("torch", tuning="compiled", data=str(path), inspects_uncompiled=True)
+    opened = twins.BACKENDS["torch"].open(told)
+    opened.assign(weights.randomise(opened.signature(), 3))
+    pool = twins.batches("digits-cnn", 2)
+    opened.inspect(pool[0])
+    opened.feed(pool)
+    assert not opened.settings()["compile"]
+    opened.run(1)
+    assert opened.settings()["compile"]
+    sound = twins.recorded(twins.BACKENDS["torch"], twins.spec("torch", data=str(path)), 1)
+    objective = TrainingStep._objective
+
+    def wrong_when_compiled(step: TrainingStep, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        loss, logits = objective(step, images, labels)
+        return (loss * 1.000001 if torch.compiler.is_compiling() else loss), logits
+
+    monkeypatch.setattr(TrainingStep, "_objective", wrong_when_compiled)
+    wrong = twins.recorded(twins.BACKENDS["torch"], told, 1)
+    errors = gates.measure_errors(sound, wrong)
+    assert gates.judge_semantic({name: error for name, error in errors.items() if not name.startswith("delta/")}).passed
+    assert not gates.judge_semantic(errors).passed
