@@ -1,5 +1,6 @@
 """Whole runs with the fake backends: what contenders do side by side where nothing is timed."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +10,11 @@ import pytest
 
 from compare.base.commands import Command, ModelInfo
 from compare.data import dataset_file
-from compare.execution import certificate_cases, record_certificates
+from compare.execution import certificate_cases, ready_children, record_certificates
 from compare.execution.child import Child
 from compare.execution.launcher import BESIDE_OTHERS, Launcher
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import memory
+from compare.machine import cpu, memory
 from compare.report import measurements
 from compare.settings import contenders
 from tests.fakebackend import plans
@@ -55,6 +56,29 @@ def test_contenders_that_work_in_turn_start_side_by_side(stage: Stage, monkeypat
     memory = events.index("__init__", 7)
     assert events[memory : memory + 7] == side_by_side
     assert "greet" not in events[7:memory]
+
+
+@pytest.mark.parametrize("ahead", [0, 9])
+def test_no_phase_starts_more_processes_than_it_needs(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ahead: int
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: ahead)
+    monkeypatch.setattr(cpu, "count_usable_cores", lambda: 16)
+    stage.cache, starts, start = tmp_path / "cache", list[tuple[str, str]](), Launcher.start
+
+    def count(launcher: Launcher, run: ContenderRun, *, purpose: str, **more: Any) -> Child:
+        starts.append((purpose, run.contender.name))
+        return start(launcher, run, purpose=purpose, **more)
+
+    monkeypatch.setattr(Launcher, "start", count)
+    # Training and memory need a process each. Nothing is certified a second time.
+    needed = {"training": 2, "certificate": 1, "round": 3}
+    for purposes in (needed, {**needed, "certificate": 0}):
+        before = len(plans.started(tmp_path))
+        stage.run("fake", "other", rounds=3)
+        assert Counter(starts) == Counter({(p, name): n for p, n in purposes.items() for name in ("fake", "other")})
+        assert len(plans.started(tmp_path)) - before == len(starts)  # none was started ahead and then not used
+        starts.clear()
 
 
 @pytest.mark.parametrize("beside", [True, False])
