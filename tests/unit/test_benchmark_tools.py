@@ -54,6 +54,9 @@ def test_two_ways_agree_if_each_ratio_lies_in_the_other_s_interval() -> None:
     assert not answer_times.agree(ours, _result(0.91, 0.905, 0.915))
     assert not answer_times.agree(_result(0.91, 0.905, 0.915), ours)
     assert not answer_times.agree(ours, {"comparisons": [{"ratio": None}]})
+    assert answer_times.differs_by_chance(ours, _result(0.91, 0.905, 0.915))
+    assert not answer_times.differs_by_chance(ours, _result(0.96, 0.95, 0.97))
+    assert not answer_times.differs_by_chance(ours, {"comparisons": [{"ratio": None}]})
 
 
 def test_the_table_of_answer_times_has_each_run_first_and_again(
@@ -71,5 +74,5 @@ def test_the_table_of_answer_times_has_each_run_first_and_again(
         "| default | 60 | 30 | 90 | 90 | exit 0, FASTER, 5 rounds, 1 void |"
     ]
     assert stores[0] == stores[1]
-    assert answer_times.main(["agree", "digits-cnn"]) == 0
+    assert answer_times.main(["agree", "--device", "cpu", "digits-cnn"]) == 0
     assert "agree" in capsys.readouterr().out
