@@ -13,7 +13,7 @@ _IMPORT = """
 import os
 from compare.machine import known_variables
 before = set(os.environ)
-import compare.cli.app, compare.execution.phases, sklearn.datasets
+import compare.cli.app, compare.execution.phases
 added = {name: value for name, value in os.environ.items() if name not in before}
 print(*known_variables.find_unknown(added, 1))
 """
