@@ -12,7 +12,11 @@ SIZE = 2**17
 
 
 def iterate_chunks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
-    """Yield the elements of equally large arrays, `SIZE` at a time, flat and in order."""
-    flat = [array.reshape(-1) for array in arrays]
+    """Yield the elements of equally large arrays, `SIZE` at a time and flat, in one order for all arrays.
+
+    It is the order of their memory, if that is the same for all.
+    """
+    is_alike = len({(array.shape, array.strides) for array in arrays}) == 1
+    flat = [array.ravel(order="K") if is_alike else array.reshape(-1) for array in arrays]
     for start in range(0, flat[0].size, SIZE):
         yield tuple(array[start : start + SIZE] for array in flat)

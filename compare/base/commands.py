@@ -225,12 +225,13 @@ class WorkProof:
 class TrainingResult:
     """A whole training run: the mean `loss` of each epoch, None if not finite, and the accuracies at the end.
 
-    Accuracies are None for outputs that are no classes.
+    Accuracies are None for outputs that are no classes. `step_losses` are the losses of all steps.
     """
 
     loss: Sequence[float | None]
     train_accuracy: float | None
     test_accuracy: float | None
+    step_losses: Sequence[float | None] = ()
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,12 @@ class ModelSpec:
     inputs: tuple[Input, ...] = ()
     pruned: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def pixels(self) -> int:
+        """The pixels of an image, or about as many values of other inputs."""
+        height, width, channels = self.image
+        return max(1, channels // 3) if self.inputs else height * width
+
     def resized(self, size: int | None) -> "ModelSpec":
         """Return the same model for square images of `size` pixels (unchanged if None, or without an image)."""
         return self if size is None or self.inputs else replace(self, image=(size, size, self.image[2]))

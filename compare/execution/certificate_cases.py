@@ -16,8 +16,9 @@ from compare.data import dataset_file, datasets
 from compare.execution.launcher import Launcher
 from compare.settings.plan import Plan
 
-# Perturbed runs: five at one ulp of float64, twenty at the precision's unit roundoff. The last five of those are at ten
-# times the roundoff. An error may go that far, and may open a ReLU there that no smaller error reaches.
+# Perturbed runs: five at one ulp of float64, fifteen at the precision's unit roundoff, and five at ten times that. An
+# error may go that far, and may open a ReLU there that no smaller error reaches. In float32 few ReLUs open, so five at
+# the roundoff are enough. Fewer runs only lower the floors.
 _RUNS_OF_A_PART, _NEAR, _FAR = 5, (5, 10, 15), (20,)
 # Errors do not depend on the batch, but the time of float64 does, and the size of all activations.
 _LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
@@ -36,9 +37,8 @@ class Case:
 
 def make_native_case(plan: Plan) -> Case:
     """Return the case of the plan itself. Its batch has at most 64 images, fewer if they are large."""
-    parts, model = plan.accumulate * plan.devices, plan.workload.model
-    pixels = max(1, model.image[2] // 3) if model.inputs else model.image[0] * model.image[1]
-    most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // pixels) // parts * parts)
+    parts = plan.accumulate * plan.devices
+    most = max(2 * parts, min(_LARGEST_BATCH, _MOST_PIXELS // plan.workload.model.pixels) // parts * parts)
     return Case(min(plan.batch_size, most), None)
 
 
@@ -107,7 +107,8 @@ class Evidence:
         """
         parts, roundoff = [(ULP64, 0, _RUNS_OF_A_PART)], self._roundoff
         if roundoff is not None:
-            parts += [(roundoff, first, first + _RUNS_OF_A_PART) for first in _NEAR]
+            near = _NEAR if roundoff > PRECISIONS["float32"].roundoff else _NEAR[:1]
+            parts += [(roundoff, first, first + _RUNS_OF_A_PART) for first in near]
             parts += [(gates.PRECISION.limit * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
         return parts
 

@@ -108,18 +108,21 @@ def _make_jobs(launcher: Launcher, run: ContenderRun, runs: TrainingRuns, is_par
     def losses(twin: int) -> Call:
         return Call(Losses(_ulp(plan), twin), partial(setitem, runs.losses[name], twin))
 
-    def keep_training(seed: int, training: TrainingResult) -> None:
-        if seed == plan.seed:
-            run.training = training
-        _keep_accuracy(runs.accuracies[name], seed, training)
+    def keep_own(training: TrainingResult) -> None:
+        run.training = training
+        runs.losses[name][0] = list(training.step_losses)
+        _keep_accuracy(runs.accuracies[name], plan.seed, training)
 
     def keep_settings(settings: dict[str, Any]) -> None:
         run.settings = settings
 
     start = _open_call(launcher, run, plan.seed)
-    own = [start, losses(0), Call(Settings(), keep_settings)]
+    own = [start, Call(Train(), keep_own), Call(Settings(), keep_settings)]
     of_twins = [[start, losses(twin)] for twin in range(1, TWINS + 1)]
-    of_seeds = [_train_calls(launcher, run, seed, partial(keep_training, seed), 0) for seed in runs.seeds]
+    others = [seed for seed in runs.seeds if seed != plan.seed]
+    of_seeds = [
+        _train_calls(launcher, run, seed, partial(_keep_accuracy, runs.accuracies[name], seed), 0) for seed in others
+    ]
     parts = [own, *of_twins, *of_seeds]
     if not is_parted:  # one after the other in the open session
         parts = [[*own, *(call for _, call in of_twins), *itertools.chain(*of_seeds)]]

@@ -12,7 +12,7 @@ from compare.base.early_stopping import MOST_ROUNDS
 from compare.base.interface import INFER, Refused, RunSpec
 from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
-from compare.base.workloads import Workload
+from compare.base.workloads import PAIR, Workload
 from compare.cluster.cluster import Cluster
 from compare.data import datasets, pruning
 from compare.data.datasets import Dataset
@@ -21,6 +21,9 @@ from compare.settings.block_order import list_gpus_of_round
 from compare.settings.contenders import Contender
 from compare.settings.options import RunSettings, Settings
 from compare.settings.pair_spec import Request
+
+# The batch of a pair's training runs in a certificate on a CPU: 8 images of 64x64 pixels, and 4 large ones.
+_MOST_PIXELS, _LEAST_BATCH = 2**15, 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,15 +251,28 @@ def spell_contenders(settings: Settings, parallel: str | None = None) -> Setting
 def reduce_to_certificate(settings: Settings) -> Settings:
     """Return the settings of a certificate alone. It times nothing, and a pair has contenders that compile little.
 
+    On a CPU, training runs of a pair with large images take a smaller batch, unless the user gives one. SGD's learning
+    rate falls with it. Twelve runs of a deep model would take longer than all else.
+
     Raises:
         Refused: for a value that is not allowed, or an unknown workload.
     """
     settings.check()
     workload = find_workload(settings.workload)
+    if workload.model.family == PAIR and _may_shrink_batch(settings):
+        size = min(workload.batch_size, max(_LEAST_BATCH, _MOST_PIXELS // workload.model.pixels))
+        slower = workload.optimizer.slowed(size / workload.batch_size)
+        workload = replace(workload, batch_size=size, optimizer=slower)
     settings = replace(settings, workload=workload, timed=False)
     if settings.contenders is None and settings.tuning is None and settings.knobs is None:
         settings = replace(settings, contenders=contenders.choose_certificate_contenders(workload))
     return settings
+
+
+def _may_shrink_batch(settings: Settings) -> bool:
+    """Tell whether a certificate may choose the batch of its training runs."""
+    is_free = settings.batch_size is None and settings.data is None and settings.accumulate == 1
+    return is_free and settings.devices == 1 and Cluster().device(settings.device) == "cpu"
 
 
 def make_default_out() -> Path:

@@ -40,15 +40,17 @@ def make_initial_weights(session: Session, spec: RunSpec) -> Arrays:
 def train(
     session: Session, spec: RunSpec, train: Batch, test: Batch, roundoff: float = 0.0, generation: int = 0
 ) -> TrainingResult:
-    """Train for the spec's epochs and return the mean loss of each epoch and the accuracies at the end.
+    """Train for the spec's epochs and return the mean loss of each epoch, all losses, and the accuracies at the end.
 
     An accuracy is the share of correct labels. A label belongs to an image or to a pixel.
     """
     session.assign(_perturb(make_initial_weights(session, spec), spec, roundoff, generation))
+    epochs = list(_train_epochs(session, spec, train, generation))
     return TrainingResult(
-        loss=[drop_infinite(losses.mean()) for losses in _train_epochs(session, spec, train, generation)],
+        loss=[drop_infinite(losses.mean()) for losses in epochs],
         train_accuracy=_measure_accuracy(session, train, spec),
         test_accuracy=_measure_accuracy(session, test, spec),
+        step_losses=[drop_infinite(loss) for losses in epochs for loss in losses],
     )
 
 

@@ -13,7 +13,8 @@ from compare.base import descriptions, workloads
 from compare.base.interface import Refused
 from compare.base.task import Input, Output, Task
 from compare.base.workloads import OptimizerSpec, Workload
-from compare.settings import pair_spec
+from compare.settings import pair_spec, plan
+from compare.settings.options import Settings
 
 JAX, TORCH = "models.flax:net", "models/torch.py:net"
 
@@ -179,3 +180,21 @@ def test_assignments_of_another_form_are_refused(texts: list[str]):
 def test_a_reference_without_a_factory_is_refused(reference: str):
     with pytest.raises(Refused, match="names no factory"):
         pair_spec.make_workload(reference, TORCH, image="8x8x1", classes=2)
+
+
+@pytest.mark.parametrize(
+    ("image", "changes", "batch", "rate"),
+    [
+        ("32x32x3", {}, 32, 0.05),
+        ("64x64x3", {}, 8, 0.0125),
+        ("224x224x3", {}, 4, 0.00625),
+        ("64x64x3", {"batch_size": 16}, 32, 0.05),
+        ("64x64x3", {"accumulate": 2}, 32, 0.05),
+    ],
+)
+def test_a_certificate_on_a_cpu_trains_large_images_in_small_batches(
+    image: str, changes: dict[str, int], batch: int, rate: float
+) -> None:
+    settings = plan.reduce_to_certificate(Settings(workload=pair(image=image), device="cpu", **changes))
+    assert isinstance(settings.workload, Workload)
+    assert (settings.workload.batch_size, settings.workload.optimizer.learning_rate) == (batch, rate)
