@@ -5,7 +5,9 @@ Synthetic images are float32 from a normal distribution.
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +38,20 @@ class Dataset:
     train: Batch
     test: Batch
     source: str
+
+    @classmethod
+    def make_later(cls, make: Callable[[], tuple[Batch, Batch]], source: str) -> "Dataset":
+        """Return a dataset whose sets are made when somebody reads them first. That takes seconds for large images."""
+        dataset = cls.__new__(cls)
+        vars(dataset).update(_make=make, source=source)
+        return dataset
+
+    def __getattr__(self, name: str) -> Batch:
+        if name not in ("train", "test"):
+            raise AttributeError(name)
+        train, test = vars(self).pop("_make")()
+        vars(self).update(train=train, test=test)
+        return vars(self)[name]
 
 
 def load(
@@ -72,12 +88,13 @@ def load(
     _check(workload, folder, batch_size, image_size, images)
     if is_made_for_batch(workload, folder, image_size):
         image = workload.model.resized(image_size).image
-        dataset = _synthetic(workload, image, seed, batch_size, folder)
-    else:
-        try:
-            dataset = _original(workload, folder, seed, epochs, images)
-        except OSError as error:
-            raise Refused(f"--data {folder}: cannot be read: {error}") from error
+        train, test = _split(workload, image, batch_size)
+        unread = "" if folder is None else f", {folder} not read: its images are of another size"
+        return synthesise(workload, image, seed=seed, train=train, test=test, remark=unread)
+    try:
+        dataset = _original(workload, folder, seed, epochs, images)
+    except OSError as error:
+        raise Refused(f"--data {folder}: cannot be read: {error}") from error
     count = len(dataset.train.labels)
     if batch_size > count:
         raise BatchTooLarge(
@@ -119,8 +136,12 @@ def is_made_for_batch(workload: Workload, folder: str | None, image_size: int | 
     return image != native or (workload.data in _SYNTHETIC_WITHOUT_FOLDER and folder is None)
 
 
-def synthesise(workload: Workload, image: tuple[int, int, int], *, seed: int, train: int, test: int) -> Dataset:
+def synthesise(
+    workload: Workload, image: tuple[int, int, int], *, seed: int, train: int, test: int, remark: str = ""
+) -> Dataset:
     """Return `train` and `test` synthetic images of that shape, with labels as `workload` has them.
+
+    `remark` is added to the source.
 
     Raises:
         Refused: they would need too much memory.
@@ -131,11 +152,13 @@ def synthesise(workload: Workload, image: tuple[int, int, int], *, seed: int, tr
         parts = targets.make(workload, image, seed=seed, train=train, test=test)
         inputs = [f"{each.name} {'x'.join(map(str, each.shape)) or 'number'}".strip() for each in workload.model.inputs]
         what = ", ".join(inputs) or f"{'x'.join(map(str, image))} images"
-        return Dataset(*parts, f"synthetic {what}, seed {seed} ({_counts(*parts)})")
+        return Dataset(*parts, f"synthetic {what}, seed {seed} ({_counts(*parts)}){remark}")
+    synthetic.check(image, train + test)
     make = segmentation.make if workload.data == "shapes" else synthetic.make
-    parts = make(image, classes=workload.model.classes, seed=seed, train=train, test=test)
+    later = partial(make, image, classes=workload.model.classes, seed=seed, train=train, test=test)
     kind, shape = _SYNTHETIC.get(workload.data, "images"), "x".join(str(size) for size in image)
-    return Dataset(*parts, f"synthetic {shape} {kind}, seed {seed} ({_counts(*parts)})")
+    counts = f"{train:,} train, {test:,} test"
+    return Dataset.make_later(later, f"synthetic {shape} {kind}, seed {seed} ({counts}){remark}")
 
 
 def digest(*arrays: Array) -> str:
@@ -200,15 +223,6 @@ def _photographs(workload: Workload, folder: str, seed: int, epochs: int, images
     drawn = "" if images is None else ", drawn by the seed"
     views = "" if epochs == 1 else f", cropped afresh for each of {epochs:,} epochs"
     return Dataset(train, test, f"photographs in {folder} ({classes}; {_counts(train, test)}{drawn}{views})")
-
-
-def _synthetic(
-    workload: Workload, image: tuple[int, int, int], seed: int, batch_size: int, folder: str | None
-) -> Dataset:
-    train, test = _split(workload, image, batch_size)
-    made = synthesise(workload, image, seed=seed, train=train, test=test)
-    unread = "" if folder is None else f", {folder} not read: its images are of another size"
-    return replace(made, source=f"{made.source}{unread}")
 
 
 def _split(workload: Workload, image: tuple[int, int, int], batch_size: int) -> tuple[int, int]:

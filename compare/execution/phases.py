@@ -5,7 +5,7 @@ caches and gives the compile time, the effective settings and the accuracy. On a
 certificate, and so may the measurement of memory.
 """
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -51,11 +51,10 @@ def run_comparison(plan: Plan, progress: Progress, signals: HeldSignals) -> RunS
     Between timed blocks it calls `progress(phase, done, total)`. From the last timed round on, it holds back Ctrl-C and
     signals, except in the search for a smaller batch.
     """
-    with _begin(plan, progress) as (launcher, state):
+    with _begin(plan, progress, _start_ahead) as (launcher, state):
         progress = partial(_name_contenders, launcher, progress)
         steps = updates.count_steps(launcher, state.runs)
         kept, compiled = KeptCertificates.find(launcher, state, steps), KeptPrograms.find(launcher, state)
-        rounds.start_ahead(launcher, state)
         if plan.cluster.count == 1 and not plan.cold_compile:
             training = _work_side_by_side(launcher, state, progress, kept, compiled, steps)
         else:
@@ -104,6 +103,7 @@ def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSigna
 def match(plan: Plan) -> Pairing:
     """Match the two models of a user's own pair, without a certificate."""
     with _scratch(plan) as folder:
+        _save_dataset(plan, folder)
         return prepare_pair.resolve(plan, folder)[1]
 
 
@@ -111,6 +111,7 @@ def describe_model(plan: Plan) -> ModelInfo | None:
     """Return the baseline's description of its model, or None if the baseline fails."""
     run = ContenderRun(plan.contenders[0])
     with _scratch(plan) as folder:
+        _save_dataset(plan, folder)
         launcher = Launcher(plan, folder)
         with launcher.child(run, purpose="model") as child:
             run.model = child.call(Open(launcher.spec(run)))
@@ -126,28 +127,48 @@ def _name_contenders(launcher: Launcher, progress: Progress, phase: str, done: i
 
 @contextmanager
 def _scratch(plan: Plan) -> Generator[Path]:
-    """Make a scratch folder that holds the plan's dataset."""
+    """Make the scratch folder of a run."""
     with scratch.open_folder() as folder:
         private_folder.find_programs(folder, plan.store)  # refused before the run, if another user can change it
-        dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
         yield folder
 
 
+def _save_dataset(plan: Plan, folder: Path) -> None:
+    """Write the dataset that all children read. Large synthetic images are made now, which takes seconds."""
+    dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
+
+
+def _start_ahead(launcher: Launcher, state: RunState) -> None:
+    first_steps.start_ahead(launcher, state)
+    rounds.start_ahead(launcher, state)
+
+
 @contextmanager
-def _begin(plan: Plan, progress: Progress) -> Generator[tuple[Launcher, RunState]]:
-    """Resolve the plan, and yield its launcher and the state of its run. The plan does not change afterwards."""
+def _begin(
+    plan: Plan, progress: Progress, start_ahead: Callable[[Launcher, RunState], None] | None = None
+) -> Generator[tuple[Launcher, RunState]]:
+    """Resolve the plan, and yield its launcher and the state of its run. The plan does not change afterwards.
+
+    The children that `start_ahead` starts import while the dataset is made.
+    """
     with _scratch(plan) as folder:
-        pairing = None
+        pairing = trained = None
+        needs_data = plan.workload.model.family == PAIR or plan.finetune_epochs is not None
+        if needs_data:
+            _save_dataset(plan, folder)
         if plan.workload.model.family == PAIR:
             progress("match", 0, 1)
             plan, pairing = prepare_pair.resolve(plan, folder)
-        trained = None
         if plan.finetune_epochs is not None:
             plan, trained = fine_tuning.train_full_model(plan, folder, progress)
         launcher = Launcher(plan, folder)
         try:
             state = RunState.begin(plan, pairing)
             state.full_training = trained
+            if start_ahead is not None:
+                start_ahead(launcher, state)
+            if not needs_data:
+                _save_dataset(plan, folder)
             yield launcher, state
         finally:
             launcher.ready.close()

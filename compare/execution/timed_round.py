@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
-from compare.base.commands import Block, CompilingBlock, Open, WarmUp
+from compare.base.commands import Block, CompilingBlock, Open, Restart, WarmUp
 from compare.base.interface import INFER
 from compare.base.interruptions import ENDING
 from compare.execution import reproducibility, round_validity, usage, work_proof
 from compare.execution.child import Child
-from compare.execution.launcher import Launcher
+from compare.execution.launcher import BESIDE_OTHERS, Launcher
 from compare.execution.round_validity import Round, Window
 from compare.execution.run_state import ContenderRun
 from compare.execution.timed_block import (
@@ -193,9 +193,15 @@ class _Steps:
         return {name: [busy for _, busy in blocks] for name, blocks in self._blocks.items()}
 
     def prove(self, runs: Sequence[ContenderRun]) -> None:
-        """Prove the work of all contenders that have not failed."""
+        """Prove the work of all contenders that have not failed. On a GPU they start again side by side."""
+        plan = self._launcher.plan
         for run in runs:
-            attempt(run, partial(work_proof.prove, self._launcher.plan, self._children[run.contender.name], run))
+            attempt(run, partial(work_proof.prove_work, plan, self._children[run.contender.name], run))
+        for run in runs if BESIDE_OTHERS[plan.device] else ():
+            if run.unproven is None:
+                attempt(run, partial(self._children[run.contender.name].send_ahead, [Restart()]))
+        for run in runs:
+            attempt(run, partial(work_proof.prove_start, plan, self._children[run.contender.name], run))
 
     def keep(self, run: ContenderRun) -> list[Window]:
         """Add the round to what the contender has reported, and return its windows."""

@@ -19,6 +19,12 @@ def prove(plan: Plan, child: Child, run: ContenderRun, steps: int | None = None)
 
     `steps` is the length of a timed block if the contender has several.
     """
+    prove_work(plan, child, run, steps)
+    prove_start(plan, child, run)
+
+
+def prove_work(plan: Plan, child: Child, run: ContenderRun, steps: int | None = None) -> None:
+    """Prove that the steps of a block were trained, and that `wait` waits for them. No other child may work."""
     command = ProveWork((run.steps_per_block or 0) if steps is None else steps)
     proofs = [child.call(command)]
     while proofs[-1].unwaited_share > _MOST_UNWAITED and len(proofs) < _TRIES:
@@ -34,8 +40,11 @@ def prove(plan: Plan, child: Child, run: ContenderRun, steps: int | None = None)
             f"after wait() returned, {1e3 * least.unwaited_seconds:.3g} ms of a block's work were still to be done "
             f"({1e3 * least.block_seconds:.3g} ms had been timed)"
         )
-    else:
-        run.unproven = run.unproven or _describe_change(plan, child)
+
+
+def prove_start(plan: Plan, child: Child, run: ContenderRun) -> None:
+    """Prove that the first steps have the same losses and weights again, for work that is proven so far."""
+    run.unproven = run.unproven or _describe_change(plan, child)
 
 
 def _describe_change(plan: Plan, child: Child) -> str | None:

@@ -305,3 +305,15 @@ def test_a_stored_dataset_is_mapped_and_what_is_written_to_it_stays_here(tmp_pat
                 assert np.array_equal(mapped, array)
                 assert not mapped.flags.owndata
                 mapped += 1
+
+
+def test_synthetic_images_are_made_when_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    make = synthetic.make
+    monkeypatch.setattr(synthetic, "make", lambda *a, **k: made.append(k["train"]) or make(*a, **k))
+    dataset = datasets.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=4)
+    assert "synthetic 32x32x3 images" in dataset.source
+    assert not made
+    assert len(dataset.train.labels) == 32
+    assert len(dataset.test.labels) == 8
+    assert made == [32]

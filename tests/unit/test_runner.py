@@ -262,8 +262,8 @@ def test_a_round_without_its_proof_is_none(stage: Stage, monkeypatch: pytest.Mon
             raise KeyboardInterrupt
         prove(plan, child, outcome)
 
-    prove = work_proof.prove
-    monkeypatch.setattr(work_proof, "prove", interrupted)
+    prove = work_proof.prove_start
+    monkeypatch.setattr(work_proof, "prove_start", interrupted)
     result = stage.run(rounds=4)
     assert [len(each["step_seconds"]["samples"]) for each in result["contenders"]] == [2, 2]
     assert None not in result["telemetry"]["foreign_cores"]
