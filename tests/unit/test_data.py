@@ -311,7 +311,7 @@ def test_synthetic_images_are_made_when_they_are_read(monkeypatch: pytest.Monkey
     made: list[int] = []
     make = synthetic.make
     monkeypatch.setattr(synthetic, "make", lambda *a, **k: made.append(k["train"]) or make(*a, **k))
-    dataset = datasets.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=4)
+    dataset = load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=4)
     assert "synthetic 32x32x3 images" in dataset.source
     assert not made
     assert len(dataset.train.labels) == 32
