@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from compare.base import typed_json
 from compare.base.interface import Refused
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
@@ -77,7 +78,7 @@ def reproduce(
     if not user_code.names_code(stored) and stored.spec.finetune_epochs is None:
         description = phases.describe_model(plan)
         hashes["weights_sha256"] = None if description is None else description.weights_sha256
-    before = differences.find_before_run(stored, environment.describe(), hashes)
+    before = differences.find_before_run(stored, typed_json.write(environment.describe()), hashes)
     report.render_start(stored, before, console)
     if user_code.names_code(stored):
         report.render_code(user_code.describe(stored), changed_code, console)

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from compare.agreement.certificate import Certificate
-from compare.base import descriptions, early_stopping, strict_json
+from compare.base import descriptions, early_stopping, strict_json, typed_json
 from compare.base.commands import DeviceTime
 from compare.base.interface import Array
 from compare.base.typed_json import Json, read
@@ -58,7 +58,7 @@ def build(state: RunState, command: Sequence[str]) -> Result:
         Result(
             **head,
             spec=read(Spec, _spec(plan, state)),
-            environment=Environment(extra=environment.describe() | _other_machines(plan)),
+            environment=Environment(extra=typed_json.write(environment.describe()) | _other_machines(plan)),
             contenders=contenders,
             comparisons=(),
             agreement=_agreement(plan, state),

@@ -38,7 +38,7 @@ def keep(plan: Plan, seconds: Mapping[str, float]) -> None:
 
 
 def _list_facts(plan: Plan) -> dict[str, Any]:
-    gpus = nvml.describe().get("gpus", ()) if plan.device == "cuda" else ()
+    gpus = nvml.describe()["gpus"] if plan.device == "cuda" else ()
     return {
         "spec": options.to_spec(plan),
         "contenders": [contender.name for contender in plan.contenders],

@@ -43,15 +43,15 @@ def explain_unknown_facts(plan: Plan, pairing: Pairing | None) -> str | None:
 
 def list_shared_facts(plan: Plan, pairing: Pairing | None, *sides: ContenderRun) -> dict[str, Any]:
     """Return the facts that decide what contenders compute and how it is compiled, as JSON types."""
-    gpus = nvml.describe() if plan.device == "cuda" else {}
+    nvidia = nvml.describe() if plan.device == "cuda" else None
     packages = {"compare", *(side.contender.package for side in sides)}
     return {
         "sources": {package: hash_files(find_sources(package)) for package in sorted(packages)},
         "python": [sys.version, sys.executable],
         "distributions": dict(_list_distributions()),
         "machine": [platform.machine(), *platform.libc_ver(), environment.read_cpu_model(), cpu.count_usable_cores()],
-        "gpus": [gpu["name"] for gpu in gpus.get("gpus", ())],
-        "driver": [gpus.get("driver"), gpus.get("cuda_driver")],
+        "gpus": [] if nvidia is None else [gpu["name"] for gpu in nvidia["gpus"]],
+        "driver": [None, None] if nvidia is None else [nvidia["driver"], nvidia["cuda_driver"]],
         "variables": _hash_variables(os.environ),
         "workload": descriptions.to_json(plan.workload),
         "code": {} if pairing is None else strict_json.encode(pairing.code),

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import psutil
 
@@ -86,12 +86,39 @@ _LONGEST_VALUE = 5000  # characters: longer texts cannot be read again
 _SOURCE = Path(__file__).resolve().parents[2]
 
 
-def describe() -> dict[str, Any]:
-    """Return the software, the machine and its load now, as JSON types.
+class Checkout(TypedDict):
+    """The git checkout that samestep runs from. `dirty` is None if git did not say."""
 
-    Memory is in bytes, clocks in MHz, power in watts. A figure that cannot be read is None. `nvidia` then gives a
-    `reason`.
-    """
+    commit: str
+    dirty: bool | None
+
+
+class CpuFacts(TypedDict):
+    """The processor, its cores and its load averages over 1, 5 and 15 minutes."""
+
+    model: str | None
+    physical_cores: int | None
+    logical_cores: int | None
+    usable_cores: int
+    load_average: list[float]
+
+
+class EnvironmentFacts(TypedDict):
+    """The software and the machine of a run. A figure that cannot be read is None."""
+
+    samestep: str
+    git: Checkout | None
+    python: str
+    platform: str
+    cpu: CpuFacts
+    memory_bytes: int
+    nvidia: nvml.NvidiaFacts
+    packages: dict[str, str | None]
+    variables: dict[str, str]
+
+
+def describe() -> EnvironmentFacts:
+    """Return the software, the machine and its load now, as JSON types."""
     return {
         "samestep": __version__,
         "git": describe_checkout(),
@@ -111,8 +138,8 @@ def describe() -> dict[str, Any]:
     }
 
 
-def describe_checkout() -> dict[str, Any] | None:
-    """Return `commit` and `dirty` of the checkout that samestep runs from, or None without a checkout."""
+def describe_checkout() -> Checkout | None:
+    """Return the checkout that samestep runs from, or None without one."""
     if not (_SOURCE / ".git").exists():
         return None
     commit = _git_output(_SOURCE, "rev-parse", "HEAD")

@@ -6,8 +6,8 @@ Names and units are those of the NVML API reference (docs.nvidia.com/deploy/nvml
 
 import importlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NotRequired, TypedDict, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -25,37 +25,66 @@ POWER_CAP = 0x04
 _XID = 0x08  # nvmlEventTypeXidCriticalError
 
 
+class GpuFacts(TypedDict):
+    """What NVML says of one GPU. Memory is in bytes, clocks in MHz, power in watts. Unknown figures are None."""
+
+    index: int
+    name: str
+    uuid: str | None
+    memory_bytes: int | None
+    persistence: bool | None
+    ecc: bool | None
+    mig: bool | None
+    power_limit_watts: float | None
+    power_limit_default_watts: float | None
+    sm_clock_mhz: int | None
+    sm_clock_limit_mhz: int | None
+    memory_clock_mhz: int | None
+    application_clock_mhz: int | None
+
+
+class NvidiaFacts(TypedDict):
+    """The GPUs of this machine and their driver. Without any GPU, `reason` says why."""
+
+    gpus: list[GpuFacts]
+    driver: str | None
+    cuda_driver: str | None
+    reason: NotRequired[str]
+
+
 def load() -> Any:
     """Return the NVML binding, which has no type annotations. Tests replace it with a scripted one here."""
     return importlib.import_module("pynvml")
 
 
-def describe() -> dict[str, Any]:
-    """Return `gpus`, `driver` and `cuda_driver` as JSON types. Without any GPU, `reason` says why.
-
-    Memory is in bytes, clocks in MHz, power in watts. Starts no CUDA context.
-    """
-    absent: dict[str, Any] = {"gpus": [], "driver": None, "cuda_driver": None}
+def describe() -> NvidiaFacts:
+    """Return the GPUs and their driver, as JSON types. Starts no CUDA context."""
     try:
         nvml = load()
     except ImportError as error:
-        return absent | {"reason": f"nvidia-ml-py cannot be imported: {error}"}
+        return _explain_absence(f"nvidia-ml-py cannot be imported: {error}")
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
-        return absent | {"reason": f"NVML: {error}"}
+        return _explain_absence(f"NVML: {error}")
     try:
         count = cast(int, nvml.nvmlDeviceGetCount())
-        found = {
+        found: NvidiaFacts = {
             "gpus": [_gpu(nvml, index) for index in range(count)],
             "driver": read(nvml, lambda: decode_text(nvml.nvmlSystemGetDriverVersion())),
             "cuda_driver": read(nvml, lambda: _cuda_version(nvml.nvmlSystemGetCudaDriverVersion_v2())),
         }
-        return found if count else found | {"reason": "NVML sees no GPU"}
+        if not count:
+            found["reason"] = "NVML sees no GPU"
+        return found
     except nvml.NVMLError as error:
-        return absent | {"reason": f"NVML: {error}"}
+        return _explain_absence(f"NVML: {error}")
     finally:
         nvml.nvmlShutdown()
+
+
+def _explain_absence(reason: str) -> NvidiaFacts:
+    return {"gpus": [], "driver": None, "cuda_driver": None, "reason": reason}
 
 
 def read_process_bytes(pid: int) -> int | None:
@@ -126,7 +155,7 @@ def name_first_gpu() -> str:
     return (list_named() or ["0"])[0]
 
 
-def find_first(gpus: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def find_first(gpus: Sequence[GpuFacts]) -> GpuFacts | None:
     """Return the GPU among those of `describe` that `first_name` denotes, or None."""
     return next((gpu for gpu in gpus if is_named_by(name_first_gpu(), gpu["index"], gpu["uuid"])), None)
 
@@ -223,7 +252,7 @@ class Device:
         return read(self._nvml, lambda: getattr(self._nvml, function)(self._handle, *arguments))
 
 
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
+def _gpu(nvml: Any, index: int) -> GpuFacts:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
     def clock(kind: str, get: str) -> int | None:

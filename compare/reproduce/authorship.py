@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compare import __version__
+from compare.base import typed_json
 from compare.base.typed_json import Json
 from compare.machine import environment
 
@@ -48,7 +49,7 @@ class Writer:
 @functools.cache
 def describe_this() -> Writer:
     """Return this samestep."""
-    return read_writer(__version__, environment.describe_checkout())
+    return read_writer(__version__, typed_json.write(environment.describe_checkout()))
 
 
 def read_writer(version: Json, git: Json) -> Writer:

@@ -456,8 +456,18 @@ class Environment(JsonObject):
     @property
     def samestep(self) -> str | None:
         """Return the version of samestep, None if it was not recorded."""
-        version = self.extra.get("samestep")
+        version = self.find_fact("samestep")
         return version if isinstance(version, str) else None
+
+    def find_fact(self, *keys: str | int) -> Json:
+        """Return the fact at these keys, such as `"cpu", "model"`. Return None if it was not recorded."""
+        fact = cast("Any", self.extra)
+        try:
+            for key in keys:
+                fact = fact[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+        return fact
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -469,11 +479,8 @@ class Environment(JsonObject):
 
     def device_name(self, device: str) -> str | None:
         """Return the name of the first GPU for `cuda` or of the CPU, None if it was not recorded."""
-        facts = cast("Any", self.extra)
-        try:
-            name = facts["nvidia"]["gpus"][0]["name"] if device == "cuda" else facts["cpu"]["model"]
-        except (KeyError, IndexError, TypeError):
-            return None
+        keys = ("nvidia", "gpus", 0, "name") if device == "cuda" else ("cpu", "model")
+        name = self.find_fact(*keys)
         return name if isinstance(name, str) else None
 
 

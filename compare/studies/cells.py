@@ -16,8 +16,9 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.base import descriptions, early_stopping
+from compare.base import descriptions, early_stopping, typed_json
 from compare.base.interface import Refused
+from compare.base.typed_json import Json
 from compare.base.workloads import PAIR
 from compare.cluster.cluster import Cluster
 from compare.data import dataset_file, datasets
@@ -50,7 +51,7 @@ class Place:
     """
 
     device: str
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Json]
 
     @property
     def text(self) -> str:
@@ -117,20 +118,19 @@ class Cell:
         return plan.make(settings, cluster=self.cluster, dataset=datasets.make_empty("made for the batch"))
 
 
-def find_place(facts: Mapping[str, Any], device: str) -> Place:
-    """Return the place that an environment describes (`compare.machine.environment.describe`)."""
-    cpu: Mapping[str, Any] = facts.get("cpu") or {}
-    nvidia: Mapping[str, Any] = facts.get("nvidia") or {}
-    name = Environment(extra=dict(facts)).device_name(device) or "unknown device"
+def find_place(described: Environment, device: str) -> Place:
+    """Return the place that a result's environment describes."""
+    name = described.device_name(device) or "unknown device"
     if device == "cuda":
-        return Place(name, {"gpu": name, "driver": nvidia.get("driver"), "cpu": cpu.get("model")})
-    return Place(name, {"cpu": name, "cores": cpu.get("usable_cores")})
+        driver, model = described.find_fact("nvidia", "driver"), described.find_fact("cpu", "model")
+        return Place(name, {"gpu": name, "driver": driver, "cpu": model})
+    return Place(name, {"cpu": name, "cores": described.find_fact("cpu", "usable_cores")})
 
 
 @cache
 def find_place_here(device: str) -> Place:
     """Return the place of this machine."""
-    return find_place(environment.describe(), device)
+    return find_place(Environment(extra=typed_json.write(environment.describe())), device)
 
 
 def _list_facts(checked: Plan) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def build(task: Task, searches: Sequence[Search], command: Sequence[str]) -> Fit
     return Fit(
         **result_file.make_head(SCHEMA_VERSION, command),
         spec=spec,
-        environment=Environment(extra=task.environment),
+        environment=Environment(extra=typed_json.write(task.environment)),
         contenders=tuple(_build_contender(task, search) for search in searches),
     )
 

@@ -1,9 +1,8 @@
 """Search for the largest batch that each contender can train, and for the smallest memory that a batch needs."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import psutil
 
@@ -14,6 +13,7 @@ from compare.execution.batch_trial import SMALLEST_BATCH, Tester
 from compare.execution.bisection import Bracket
 from compare.execution.launcher import Progress
 from compare.machine import environment, nvml
+from compare.machine.environment import EnvironmentFacts
 from compare.settings import plan, tasks
 from compare.settings.contenders import Contender
 from compare.settings.options import Settings
@@ -40,7 +40,7 @@ class Task:
     most_bytes: int
     most_images: int
     device_bytes: int | None
-    environment: Mapping[str, Any]
+    environment: EnvironmentFacts
 
 
 @dataclass
@@ -129,7 +129,7 @@ def _run_search(task: Task, search: Search, fits: Callable[[int, int | None], bo
         search.status, search.reason = "oom", "; ".join(problems)
 
 
-def _gpu_bytes(facts: Mapping[str, Any]) -> int:
+def _gpu_bytes(facts: EnvironmentFacts) -> int:
     """Return the memory of the GPU that both frameworks train on."""
     gpu, name = nvml.find_first(facts["nvidia"]["gpus"]), nvml.name_first_gpu()
     if gpu is None:

@@ -110,7 +110,7 @@ class Study:
         if interruption is not None:
             raise interruption
         status, reason = cell_store.judge(result)
-        place = find_place(result.environment.extra, result.spec.device)
+        place = find_place(result.environment, result.spec.device)
         finished = CellState(cell, status, reason, path.read_bytes(), place, round(seconds, 1))
         return replace(self.store.add(finished), kept=False)
 

@@ -15,8 +15,10 @@ from torchbackend.only import whole_files
 
 _COMPILE = """
 import torch
+from torch._inductor import config
 from compare.base import knobs
 from torchbackend import tuning
+config.cpp_cache_precompile_headers = False  # compiling them takes longer than this program
 tuning.prepare(dict.fromkeys(knobs.KNOBS, False) | {"compile": True}, "cpu", exchanges=False)
 print(float(torch.compile(lambda x: (x * 3 + 1).sin().sum())(torch.ones(64))))
 """

@@ -255,7 +255,8 @@ def test_code_with_unknown_inputs_is_not_kept(facts: Facts) -> None:
 def test_another_gpu_or_driver_is_a_miss(facts: Facts, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, Any]) -> None:
     plan = replace(facts.plan, device="cuda")
     before = facts.key(plan)
-    monkeypatch.setattr("compare.machine.nvml.describe", lambda: gpus)
+    absent = {"gpus": [], "driver": None, "cuda_driver": None}
+    monkeypatch.setattr("compare.machine.nvml.describe", lambda: absent | gpus)
     assert facts.key(plan) != before
 
 

@@ -220,5 +220,6 @@ def test_another_machine_version_or_source_is_a_miss(
 def test_another_gpu_or_driver_is_a_miss(facts: Facts, monkeypatch: pytest.MonkeyPatch, gpus: dict[str, Any]) -> None:
     plan = replace(facts.plan, device="cuda")
     before = facts.key(plan)
-    monkeypatch.setattr("compare.machine.nvml.describe", lambda: gpus)
+    absent = {"gpus": [], "driver": None, "cuda_driver": None}
+    monkeypatch.setattr("compare.machine.nvml.describe", lambda: absent | gpus)
     assert facts.key(plan) != before

@@ -11,6 +11,7 @@ import pytest
 from compare.base.interface import Refused
 from compare.execution import execute
 from compare.results import result_file
+from compare.results.model import Environment
 from compare.settings.options import Settings
 from compare.store.entries import Store
 from compare.studies import cells as study_cells
@@ -177,10 +178,14 @@ def test_places_tell_machines_apart() -> None:
         "cpu": {"model": "A CPU", "usable_cores": 2},
         "nvidia": {"gpus": [{"name": "H200"}], "driver": "580"},
     }
-    cpu, gpu = study_cells.find_place(facts, "cpu"), study_cells.find_place(facts, "cuda")
+
+    def find_place(facts: Any, device: str) -> study_cells.Place:
+        return study_cells.find_place(Environment(extra=facts), device)
+
+    cpu, gpu = find_place(facts, "cpu"), find_place(facts, "cuda")
     assert (cpu.text, gpu.text) == ("A CPU, 2 cores", "H200, driver 580")
-    assert study_cells.find_place(facts | {"cpu": {"model": "A CPU", "usable_cores": 4}}, "cpu") != cpu
-    assert study_cells.find_place({}, "cpu").text == "unknown device, unknown cores"
+    assert find_place(facts | {"cpu": {"model": "A CPU", "usable_cores": 4}}, "cpu") != cpu
+    assert find_place({}, "cpu").text == "unknown device, unknown cores"
 
 
 def test_a_broken_entry_is_not_a_finished_cell(store: CellStore) -> None:
