@@ -1,8 +1,11 @@
-"""Ports of torchvision's and timm's models, written as people write them. Each can have one mistake by name.
+"""Ports of torchvision's and timm's models, written as people write them, and one of a published package.
+
+Each can have one mistake by name.
 
 The torch side is `published_torch.py`.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -458,3 +461,15 @@ class ViT(nn.Module):
 def vit_small(mistake: str = "", depth: int = 12, own_attention: bool = False) -> nn.Module:
     """Return timm's vit_small_patch16_224. Mistake `scale` divides the scores by the root of the whole width."""
     return ViT(depth=depth, mistake=mistake, own_attention=own_attention)
+
+
+def flaim_convnext(mistake: str = "", classes: int = 10) -> nn.Module:
+    """Return the smallest ConvNeXt of the package flaim, which timm calls convnext_atto.
+
+    Mistake `scale` has no scale for each channel.
+    """
+    random: Any = jax.random
+    random.KeyArray = jax.Array  # flaim is older than the removal of this name
+    model = importlib.import_module("flaim.models.convnext").ConvNeXt
+    scale = None if mistake else 1e-6
+    return model((2, 2, 6, 2), (40, 80, 160, 320), layer_scale_init_value=scale, n_classes=classes)

@@ -4,6 +4,7 @@ A model whose library is not installed is skipped.
 """
 
 import importlib
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class Model:
         layer: the layer of the torch side that it names.
         code: the exit code of the wrong port.
         library: `torchvision` or `timm`.
+        flax: the package of the flax side, "" for a port in this folder.
     """
 
     port: str
@@ -35,6 +37,7 @@ class Model:
     layer: str
     code: int = 1
     library: str = "torchvision"
+    flax: str = ""
 
 
 _ORDER = "same channels on both sides in another order"
@@ -51,6 +54,7 @@ MODELS = (
     Model("convnext_tiny", "convnext_tiny", "gelu", "approximate=False", "features.1.0.block.5"),
     Model("vit_small", "vit_small_patch16_224", "scale", "computed", "blocks.0.attn.proj", library="timm"),
     Model("resnet50", "resnet50", "stride", "stride", "layer2.0.conv1"),
+    Model("flaim_convnext", "convnext_atto", "scale", "stages.0.blocks.0.gamma", "gamma", 2, "timm", "flaim"),
 )
 
 
@@ -59,7 +63,7 @@ def ask(model: Model, mistake: str, out: Path) -> asked.Answer:
     factory = "images" if model.library == "timm" else "vision" if model.name else "small_vgg"
     arguments = [f"jax.mistake={mistake}"] if mistake else []
     arguments += [f"torch.name={model.name}"] if model.name else []
-    arguments += ["torch.img_size=64"] if model.library == "timm" else []
+    arguments += ["torch.img_size=64"] if model.name.startswith("vit") else []
     options = [part for each in arguments for part in ("--model-args", each)]
     return asked.agree(
         f"{FLAX}:{model.port}",
@@ -81,6 +85,8 @@ def ask(model: Model, mistake: str, out: Path) -> asked.Answer:
 def test_a_port_of_a_published_model_gets_its_answer(model: Model, is_right: bool, tmp_path: Path) -> None:
     try:
         importlib.import_module(model.library)
+        if model.flax and importlib.util.find_spec(model.flax) is None:
+            pytest.skip(f"{model.flax} is not installed")
     except (ImportError, RuntimeError) as error:  # torchvision for another torch raises a RuntimeError
         pytest.skip(f"{model.library} cannot be imported here: {error}")
     answer = ask(model, "" if is_right else model.mistake, tmp_path)
