@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import io
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -313,6 +314,17 @@ def find_raise(error: BaseException) -> str:
     """Return the line of the user's own code that raised, as ` (model.py, line 12)`, or an empty text."""
     frames = [each for each in traceback.extract_tb(error.__traceback__) if _is_own(each.filename)]
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
+def suggest_inputs(error: BaseException) -> str:
+    """Return how to name the inputs of a model whose call lacks one, or an empty text."""
+    missing = re.search(r"missing \d+ required positional arguments?: '(\w+)'", str(error))
+    if not isinstance(error, TypeError) or missing is None:
+        return ""
+    return (
+        f"; a model with several inputs needs their names: --input image=16x16x3 --input {missing[1]}=SHAPE, or "
+        f"{missing[1]}=int:BELOW for whole numbers"
+    )
 
 
 def _is_own(file: str) -> bool:

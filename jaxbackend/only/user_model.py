@@ -158,7 +158,7 @@ def guard(action: Callable[[], _T], reference: str) -> _T:
     except (Exception, SystemExit) as error:
         raise Refused(
             f"{reference}: the model's forward pass raised {type(error).__name__}: {take_first_line(error)}"
-            f"{factories.find_raise(error)}"
+            f"{factories.find_raise(error)}{factories.suggest_inputs(error)}"
         ) from error
 
 

@@ -127,3 +127,13 @@ def test_a_file_may_import_its_neighbours_and_may_have_the_name_of_a_package(tmp
     before = sys.modules.get("numpy")
     assert factories.make(f"{tmp_path}/numpy.py:model", {}, offered={}, other="nowhere").model == 5
     assert sys.modules.get("numpy") is before
+
+
+def test_a_model_that_lacks_an_input_is_told_how_to_name_it() -> None:
+    def call(x: object, t: object) -> None:
+        del x, t
+
+    with pytest.raises(TypeError) as raised:
+        call(1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    assert "--input t=SHAPE, or t=int:BELOW" in factories.suggest_inputs(raised.value)
+    assert factories.suggest_inputs(TypeError("unsupported operand")) == ""

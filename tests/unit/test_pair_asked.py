@@ -112,7 +112,7 @@ def test_values_of_arguments_are_json_or_text():
     [
         ({"image": "32x16"}, "HEIGHTxWIDTHxCHANNELS"),
         ({"image": (0, 1, 1)}, "HEIGHTxWIDTHxCHANNELS"),
-        ({"classes": 1}, "--classes 1"),
+        ({"classes": 1}, "--loss bce without --classes"),
         ({"optimizer": "lamb"}, "--optimizer lamb"),
         ({"optimizer": "sgd,depth=3"}, "--optimizer depth=3"),
         ({"optimizer": "sgd,momentum=-1"}, "--optimizer momentum=-1"),

@@ -59,7 +59,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         raise Refused(
             f"{reference}: training on {_describe(inputs, images)} raised "
             f"{type(error).__name__} in {place}: {take_first_line(error)}{factories.find_raise(error)}"
-            f"{_hint(inputs)}"
+            f"{factories.suggest_inputs(error) or _hint(inputs)}"
         ) from error
     outputs = _find_outputs(result, reference)
     logits = next(iter(outputs.values()))
