@@ -147,9 +147,7 @@ def make_workload(
         needing = [output for output in task.outputs if output.target == LABELS] if task else [Output()]
         check(not needing, "--classes", classes, "the number of classes, which cross-entropy needs")
     if classes == 1:
-        raise Refused(
-            "--classes 1 is not allowed; allowed: 2 and more, or --loss bce without --classes for one logit"
-        )
+        raise Refused("--classes 1 is not allowed; allowed: 2 and more, or --loss bce without --classes for one logit")
     check_whole_number("--classes", _HIDDEN_CLASSES if classes is None else classes, 2)
     check_whole_number("--batch-size", batch_size, 2)
     check_whole_number("--epochs", epochs, 1)

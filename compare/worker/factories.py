@@ -317,7 +317,7 @@ def find_raise(error: BaseException) -> str:
 
 
 def suggest_inputs(error: BaseException) -> str:
-    """Return how to name the inputs of a model whose call lacks one, or an empty text."""
+    """Return which option names the missing input of a call. An error of another kind gives an empty text."""
     missing = re.search(r"missing \d+ required positional arguments?: '(\w+)'", str(error))
     if not isinstance(error, TypeError) or missing is None:
         return ""
