@@ -109,7 +109,9 @@ def differs_by_chance(quick: Mapping[str, Any], slow: Mapping[str, Any]) -> bool
     return abs(math.log(ratios[0]["estimate"] / ratios[1]["estimate"])) <= math.hypot(*halves)
 
 
-def print_agreement(device: str, workloads: Sequence[str], rounds: int, out: Path | None) -> bool:
+def print_agreement(
+    device: str, workloads: Sequence[str], rounds: int, out: Path | None, more: Sequence[str] = ()
+) -> bool:
     """Print the ratios of both ways for every workload, and return whether all agree."""
     held = list[bool]()
     done: dict[str, Any] = json.loads(out.read_text()) if out is not None and out.exists() else {}
@@ -122,16 +124,17 @@ def print_agreement(device: str, workloads: Sequence[str], rounds: int, out: Pat
                 held.append(done[workload]["agree"])
                 continue
             ask(("--workload", workload), store, device)  # fills the store
-            both = [ask(("--workload", workload, *way), store, device) for way in ((), slow_way)]
+            both = [ask(("--workload", workload, *way, *more), store, device) for way in ((), slow_way)]
             if any(not answer.result for answer in both):
                 print(f"{workload}: no result, {', '.join(map(describe, both))}", flush=True)
                 held.append(False)
                 continue
             ratios = [answer.result["comparisons"][0]["ratio"] for answer in both]
-            texts = [
-                "no ratio" if ratio is None else f"{ratio['estimate']:.4f} ({ratio['low']:.4f} to {ratio['high']:.4f})"
-                for ratio in ratios
-            ]
+            if None in ratios:
+                print(f"{workload}: no ratio to compare, {' and '.join(map(describe, both))}: repeat it", flush=True)
+                held.append(False)
+                continue
+            texts = [f"{ratio['estimate']:.4f} ({ratio['low']:.4f} to {ratio['high']:.4f})" for ratio in ratios]
             results = [answer.result for answer in both]
             held.append(differs_by_chance(*results))
             counts = " and ".join(
@@ -155,12 +158,14 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=10, help="rounds of the slow way")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--void-limit", help="of both ways, where a machine does not become quiet")
     asked = parser.parse_intermixed_args(words)
     if asked.action == "table":
         print_table(asked.device, asked.repeat)
         return 0
     workloads = asked.workloads or WORKLOADS[asked.device]
-    return 0 if print_agreement(asked.device, workloads, asked.rounds, asked.out) else 1
+    more = () if asked.void_limit is None else ("--void-limit", asked.void_limit)
+    return 0 if print_agreement(asked.device, workloads, asked.rounds, asked.out, more) else 1
 
 
 if __name__ == "__main__":

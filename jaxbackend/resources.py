@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax._src import compiler
 
+from compare.base import compiler_flags
 from compare.machine import resources
 
 _POOL = "tf_XLAEigen"
@@ -27,7 +28,7 @@ _FULL_EFFORT_OF_JAX = {
 
 
 def read_settings(device: Any, count: int) -> dict[str, Any]:
-    """Return `threads`, `instruction_set` and `compiler_effort` of a session on `count` devices like `device`.
+    """Return `threads`, `instruction_set`, `compiler_effort` and flags of a session on `count` devices like `device`.
 
     JAX does not tell its number of threads, so the threads with the name of one CPU device's pool are counted
     (proc(5)). Nothing is returned where the system does not name threads. The pool of several CPU devices has more
@@ -36,6 +37,7 @@ def read_settings(device: Any, count: int) -> dict[str, Any]:
     options = _read_options()
     reduced = [f"{name} {value}" for name, value in _list_reduced(options)]
     found: dict[str, Any] = {"compiler_effort": ", ".join(reduced) or resources.FULL_EFFORT}
+    found |= compiler_flags.read_settings("jax", "cpu" if device.platform == "cpu" else "cuda", os.environ)
     if device.platform != "cpu":
         return found
     found["instruction_set"] = resources.lower_instruction_set([options.get("xla_cpu_max_isa", "")])

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor
 
+from compare.base import compiler_flags
 from compare.machine import resources
 
 # Options of TorchInductor that are on. Off, they make it do less.
@@ -21,13 +22,14 @@ _BEST_OF_ATEN = "AVX512"
 
 
 def read_settings(device: Any, count: int) -> dict[str, Any]:
-    """Return `threads`, `instruction_set` and `compiler_effort` of a session on `count` devices like `device`."""
+    """Return threads, instruction set, compiler effort and flags of a session on `count` devices like `device`."""
     del count  # each device has a process of its own
     reduced = [f"{name} off" for name in _FULL_EFFORT if not _read_option(name)]
     found: dict[str, Any] = {
         "compiler_effort": ", ".join(reduced) or resources.FULL_EFFORT,
         "threads": torch.get_num_threads(),
     }
+    found |= compiler_flags.read_settings("torch", device.type, os.environ)
     if device.type == "cpu":
         found["instruction_set"] = resources.lower_instruction_set(_list_limits())
     return found

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compare.base import compiler_flags
+from compare.base.compiler_flags import NO_FLAGS
 from compare.base.interface import INFER, TASKS, TRAIN
 
 Value = bool | int | str
@@ -149,6 +151,26 @@ _ALL = (
         {},
         {"jax": "kernel-search is all that XLA searches by itself"},
         adds_search=True,
+    ),
+    Knob(
+        "compiler-flags",
+        "one of a short list of flags for the compiler, which `samestep tune` tries one after the other",
+        NO_FLAGS,
+        {
+            "jax": "flags of XLA: on a CPU fast-math, concurrent; on a GPU latency-hiding, cublaslt, no-triton-gemm",
+            "torch": "variables of TorchInductor: cpp-wrapper; on a GPU also multi-kernel",
+        },
+        {},
+        words=compiler_flags.WORDS,
+        adds_compilation=True,
+    ),
+    Knob(
+        "kept-heap",
+        "keep freed memory of the C library in the process: large tensors need no new pages in every step",
+        False,
+        dict.fromkeys(("jax", "torch"), "variables of glibc: MALLOC_MMAP_MAX_=0 and a high MALLOC_TRIM_THRESHOLD_"),
+        {},
+        required_device="cpu",
     ),
     Knob(
         "rematerialisation",

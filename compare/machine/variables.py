@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compare.base import compiler_flags
 from compare.machine import cpu
 
 PROBES = "SAMESTEP_PROBES"
@@ -51,6 +52,11 @@ def make_child_environment(
         added["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # torch.use_deterministic_algorithms asks for it
     if backend == "torch" and knobs.get("graph-capture") and knobs.get("parallel") == "ddp":
         added["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"  # for captured steps (pytorch.org, CUDA semantics)
+    if knobs.get("kept-heap"):
+        added |= compiler_flags.KEPT_HEAP
+    chosen = compiler_flags.find_variables(backend, device, str(knobs.get("compiler-flags")))
+    added |= {name: value for name, value in chosen.items() if name != compiler_flags.XLA_FLAGS}
+    flags += chosen.get(compiler_flags.XLA_FLAGS, "").split()
     if device == "cpu" and devices * machines == 1:
         added |= _equalise_threads(backend, inherited)
     if backend == "jax":

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
+from compare.base import compiler_flags
 from compare.base.interface import Refused
 from compare.base.knobs import KNOBS, NOT_PARALLEL, PARALLEL, Value
 
@@ -9,10 +10,12 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "jax": {
         **dict.fromkeys((*PARALLEL["jax"], "steps-per-dispatch", "fused-optimizer", "donation"), "compile"),
         **dict.fromkeys(("rematerialisation", "exported", "pieces", "fused-batch-norm"), "compile"),
+        "compiler-flags": "compile",
         "concurrent-kernels": "graph-capture",
     },
     "torch": {
         **dict.fromkeys(("concurrent-kernels", "exported", "max-autotune", "fused-batch-norm"), "compile"),
+        "compiler-flags": "compile",
         **dict.fromkeys(("compiled-autograd", "overlap-exchanges"), "compile"),
         "steps-per-dispatch": "graph-capture",
     },
@@ -50,6 +53,9 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
     for knob in KNOBS.values():
         if knob.name in on and knob.required_device not in (None, device):
             raise Refused(f"{where}: {knob.name} needs --device {knob.required_device}")
+    words = (compiler_flags.NO_FLAGS, *compiler_flags.list_words(backend, device))
+    if (flags := values.get("compiler-flags", words[0])) not in words:
+        raise Refused(f"{where}: {backend} has no compiler-flags={flags} on {device}; allowed: {', '.join(words)}")
     if device == "cpu" and backend == "jax" and "overlap-reduction" in on:
         raise Refused(f"{where}: overlap-reduction needs --device cuda in jax")
     for name, needed in _NEEDED.get(backend, {}).items():

@@ -8,6 +8,7 @@ no neighbour of the leader is faster by the margin, or when the time is over.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from compare.base import compiler_flags
 from compare.base.interface import TRAIN, Refused
 from compare.base.knobs import KNOBS, Knob, Value
 from compare.settings import tunings
@@ -21,7 +22,7 @@ _NOT_RACED = (
 )
 """Knobs of several devices, knobs that trade speed for something else, and one that needs a further package."""
 _BASES = (tunings.STOCK, "compiled")
-_CAPTURE = "graph-capture"
+_CAPTURE, _FLAGS = "graph-capture", "compiler-flags"
 _SAVES_MEMORY = "rematerialisation"
 _STEPS = (4, 8, 24)
 """The values of `steps-per-dispatch` that are tried."""
@@ -105,6 +106,10 @@ class Track:
         if knob.name == "max-autotune" and not self.may_search_long:
             return
         value = base.get(knob.name, knob.default)
+        if knob.name == _FLAGS:
+            words = (compiler_flags.NO_FLAGS, *compiler_flags.list_words(self.backend, self.device))
+            yield from ({_FLAGS: word} for word in words if word != value)
+            return
         if isinstance(value, bool):
             yield {knob.name: not value}
         elif isinstance(value, int):

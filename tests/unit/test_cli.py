@@ -432,6 +432,8 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
     assert resolve("jax", everything, "cpu", "digits-cnn") == {
         "compile": True,
         "donation": True,
+        "compiler-flags": "none",
+        "kept-heap": False,
         "pieces": False,
         "rematerialisation": False,
         "exported": False,

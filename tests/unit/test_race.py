@@ -5,7 +5,11 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
+from compare.base import compiler_flags
+from compare.base.interface import Refused
 from compare.base.knobs import Value
+from compare.machine import variables
+from compare.settings import tunings
 from compare.studies.race import Race, Track
 
 Cost = Callable[[Mapping[str, Value]], float]
@@ -55,8 +59,10 @@ def test_it_finds_every_knob_that_helps_and_no_other():
 
 
 def test_it_leaves_the_compiler_out_where_eager_is_faster():
-    race = run(Track("torch", "cpu", "cifar-cnn", "float32"), weigh(compile=1.5, channels_last=0.7))
-    assert race.leader in ("stock+channels-last", "stock+channels-last+fused-optimizer")
+    track = Track("torch", "cpu", "cifar-cnn", "float32")
+    race = run(track, weigh(compile=1.5, channels_last=0.7))
+    knobs = track.resolve(race.leader or "") or {}
+    assert (knobs["compile"], knobs["channels-last"]) == (False, True)
 
 
 def test_it_reaches_captured_steps_of_several():
@@ -99,3 +105,35 @@ def test_only_a_limit_of_memory_tries_rematerialisation():
     limited = Track("torch", "cuda", "resnet50", "bfloat16", saves_memory=True)
     assert any("rematerialisation" in name for name in limited.list_neighbours("compiled"))
     assert not any("rematerialisation" in name for name in TORCH.list_neighbours("compiled"))
+
+
+def test_flags_are_raced_one_by_one_and_reach_the_child_and_the_result() -> None:
+    track = Track("jax", "cpu", "cifar-cnn", "float32")
+    neighbours = track.list_neighbours("compiled")
+    assert [name for name in neighbours if "flags" in name] == [
+        "compiled+compiler-flags=fast-math",
+        "compiled+compiler-flags=concurrent",
+    ]
+    assert "compiled+kept-heap" in neighbours
+    assert not [name for name in track.list_starts() if "flags" in name]
+    knobs = track.resolve("compiled+compiler-flags=fast-math+kept-heap")
+    assert knobs is not None
+    added = variables.make_child_environment("jax", knobs, "cpu", False, {"XLA_FLAGS": "--own"})
+    assert added["XLA_FLAGS"].split() == ["--xla_cpu_enable_fast_math=true", "--own"]
+    assert compiler_flags.read_settings("jax", "cpu", added) == {"compiler-flags": "fast-math", "kept-heap": True}
+    assert compiler_flags.read_settings("jax", "cpu", {}) == {"compiler-flags": "none", "kept-heap": False}
+
+
+@pytest.mark.parametrize(
+    ("backend", "tuning", "device", "reason"),
+    [
+        ("torch", "compiled+compiler-flags=fast-math", "cpu", "torch has no compiler-flags=fast-math on cpu"),
+        ("jax", "compiled+compiler-flags=fast-math", "cuda", "allowed: none, latency-hiding, cublaslt"),
+        ("torch", "stock+compiler-flags=cpp-wrapper", "cpu", "compiler-flags needs compile in torch"),
+        ("torch", "stock+kept-heap", "cuda", "kept-heap needs --device cpu"),
+        ("jax", "compiled+compiler-flags=o3", "cpu", "compiler-flags=o3 is not allowed"),
+    ],
+)
+def test_flags_that_a_side_does_not_have_are_refused(backend: str, tuning: str, device: str, reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
+        tunings.resolve(backend, tuning, device, "cifar-cnn")
