@@ -123,7 +123,7 @@ def print_agreement(
                 print(done[workload]["text"], flush=True)
                 held.append(done[workload]["agree"])
                 continue
-            ask(("--workload", workload), store, device)  # fills the store
+            ask(("--workload", workload, *more), store, device)  # fills the store
             both = [ask(("--workload", workload, *way, *more), store, device) for way in ((), slow_way)]
             if any(not answer.result for answer in both):
                 print(f"{workload}: no result, {', '.join(map(describe, both))}", flush=True)

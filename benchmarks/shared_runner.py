@@ -3,7 +3,8 @@
     python -m benchmarks.shared_runner --runs 20 --out shared-runner.json
 
 Another process takes half a core at times. The first runs compare a model with itself, and any alarm is false. The
-others compare it with a version that does 5 % more work. The file gets each run's exit code, ratio and verdict.
+others compare it with a version that does 5 % more work. The file gets each run's exit code, ratio and verdict. The
+same command goes on after an interruption.
 """
 
 import argparse
@@ -114,12 +115,15 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("shared-runner.json"))
     parser.add_argument("--quiet", action="store_true", help="run without the other process")
     arguments = parser.parse_args()
-    extra = calibrate()
-    print(f"{extra} repetitions of the extra work are {SLOWDOWN:.0%} of a step")
+    found = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    extra = found.get("extra") or calibrate()
+    print(f"{extra} repetitions of the extra work are {SLOWDOWN:.0%} of a step", flush=True)
     other = multiprocessing.Process(target=take_half_a_core, args=(0,), daemon=True)
     if not arguments.quiet:
         other.start()
-    found = {"extra": extra, "unchanged": [], "slower": []}
+    found = {"extra": extra, "unchanged": [], "slower": []} | found
+    started, left = time.monotonic(), 2 * arguments.runs - len(found["unchanged"]) - len(found["slower"])
+    finished = 0
     with tempfile.TemporaryDirectory() as folder:
         repository, store = Path(folder) / "repository", str(Path(folder) / "store")
         repository.mkdir()
@@ -129,10 +133,12 @@ def main():
         run_git(repository, "commit", "-qm", "A model")
         for name, work in (("unchanged", 0), ("slower", extra)):
             (repository / "net.py").write_text(MODEL.format(extra=work))
-            for number in range(arguments.runs):
+            for number in range(len(found[name]), arguments.runs):
                 said = compare_revisions(repository, str(Path(folder) / f"{name}-{number}"), store)
                 found[name].append(said)
-                print(name, number + 1, json.dumps(said), flush=True)
+                finished += 1
+                minutes = (time.monotonic() - started) / finished * (left - finished) / 60
+                print(name, number + 1, json.dumps(said), f"about {minutes:.0f} minutes left", flush=True)
                 arguments.out.write_text(json.dumps(found, indent=1))
     alarms = {name: sum(each["exit_code"] == 1 for each in found[name]) for name in ("unchanged", "slower")}
     print(f"false alarms: {alarms['unchanged']} of {arguments.runs}; found: {alarms['slower']} of {arguments.runs}")

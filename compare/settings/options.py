@@ -55,7 +55,8 @@ EXPLAIN = "explain"
 TUNE = "tune"
 _TUNED = (
     *("contenders", "workload", "precision", "device", "batch_size", "seed", "data", "images", "prune", "round_to"),
-    *("prune_by", "task", "batch_sizes", "deadline", "store", "out", "as_json", "jax", "torch", "image", "classes"),
+    *("prune_by", "task", "batch_sizes", "deadline", "void_limit", "store", "out", "as_json", "jax", "torch", "image"),
+    "classes",
     *("model_args", "optimizer", "loss", "weights_map", "weights_from", "allow"),
 )
 LADDER = "ladder"
