@@ -37,23 +37,3 @@ def test_a_child_compiles_and_loads_in_private_folders(tmp_path: Path) -> None:
         folders = [Path(value) for value in cache.values() if value.startswith("/")]
         assert all(folder.is_relative_to(scratch) or folder.is_relative_to(kept) for folder in folders)
     assert variables.make_cache_environment("torch", scratch, kept)[variables.PROBES].startswith(str(kept))
-
-
-@pytest.mark.slow
-def test_torch_loads_nothing_from_its_predictable_folder(tmp_path: Path) -> None:
-    """Another user has made that folder first, and whatever is put there would be found."""
-    shared, kept = tmp_path / "shared", tmp_path / "kept"
-    shared.mkdir()
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    environment = os.environ | {"PYTHONPATH": str(plans.ROOT), "TMPDIR": str(shared)}
-    environment |= variables.make_cache_environment("torch", kept, kept) | variables.make_temporary_environment(scratch)
-    code = (
-        "from compare.base import knobs; from torchbackend import tuning\n"
-        "tuning.prepare(dict.fromkeys(knobs.KNOBS, False) | {'compile': True}, 'cpu', exchanges=False)\n"
-    )
-    subprocess.run([sys.executable, "-P", "-c", code], env=environment, cwd=tmp_path, check=True)
-    probes = [path for path in tmp_path.rglob("*") if path.suffix in (".so", ".o", ".cpp")]
-    assert probes
-    assert all(path.is_relative_to(kept) for path in probes)
-    assert list(shared.iterdir()) == []
