@@ -117,7 +117,8 @@ def test_a_plan_for_a_mutated_result_is_made_or_refused(
         return
     assert [contender.name for contender in plan.contenders] == list(result.spec.contenders)
     spec = result.spec
-    assert (plan.seed, plan.batch_size, plan.rounds) == (spec.seed, spec.batch_size, spec.rounds)
+    assert (plan.seed, plan.batch_size) == (spec.seed, spec.batch_size)
+    assert plan.rounds in (spec.rounds, spec.rounds_requested)  # too few completed rounds are not repeated
 
 
 def test_what_nobody_touched_comes_again() -> None:
