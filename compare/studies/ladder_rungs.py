@@ -59,6 +59,7 @@ CHANGES: Mapping[str, Change] = {
         Change("bfloat16", "products in bfloat16, parameters in float32", PRECISION),
         Change("float16", "products in float16 with a loss scale, parameters in float32", PRECISION, devices=("cuda",)),
         Change("fused-optimizer", "update all parameters in one kernel", knobs=("fused-optimizer",)),
+        Change("kept-heap", "keep freed memory in the process", knobs=("kept-heap",), devices=("cpu",)),
         Change(
             "graph-capture",
             "replay the step as a CUDA graph",
