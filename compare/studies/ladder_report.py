@@ -174,7 +174,8 @@ def make_picture(ladder: Ladder) -> Picture | Absent:
     timed = [rung for rung in ladder.rungs if any(each.images_per_second for each in rung.contenders.values())]
     if not timed:
         return Absent("no rung was timed")
-    caption = "Images per second on every rung: higher is better. A rung with a hatched bar was not kept."
+    caption = "Images per second on every rung: higher is better. A rung with a hatched bar was not kept. A "
+    caption += "dash stands where a framework has no such change."
     return Picture(
         "ladder",
         f"Optimisation ladder of {ladder.workload}",
@@ -196,9 +197,10 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
         for place, rung in enumerate(timed):
             each = rung.contenders.get(backend)
             rate = each.images_per_second if each else None
-            if each is None or rate is None:
-                continue
             x = place + (number - (len(backends) - 1) / 2) * width
+            if each is None or rate is None:
+                axes.annotate(DASH, (x, 0), xytext=(0, 3), textcoords="offset points", ha="center", color=colour)
+                continue
             is_lost = each.kept is False
             axes.bar(
                 x,
@@ -228,6 +230,7 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
     )
     axes.set_ylim(0, 1.18 * top)
     axes.set_ylabel("images per second")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xticks(range(len(timed)), [rung.name for rung in timed], rotation=30, ha="right")
     axes.legend(frameon=False, ncols=len(backends) + 1, loc="upper left")
     return figure
