@@ -38,7 +38,6 @@ SAMPLE = (
     Pair("own batch norm", "normed", "normed", options=("--model-args", "kind=batch", *VARIANCE)),
     Pair("remat", "lifted", "lifted", options=("--model-args", "jax.kind=remat")),
     Pair("functions", "Plain", "functions"),
-    Pair("attention", "NewAttended", "attended", words="computes its softmax in float32"),
     Pair(
         "two differences",
         "dense",
@@ -67,6 +66,7 @@ OTHERS = (
     Pair("attention", "attended", "attended", words="MultiHeadDotProductAttention_1 with p=0.1"),
     Pair("weight norm", "normalised", "normalised", words="adds 1e-12 under its root"),
     Pair("weight norm, the old one", "normalised", "normalised", options=("--model-args", "torch.old=true")),
+    Pair("attention of nnx", "NewAttended", "attended", words="computes its softmax in float32"),
     Pair("attention on rows first", "attended", "attended", options=("--model-args", "torch.rows_first=false")),
     Pair(
         "attention apart",
