@@ -1,6 +1,8 @@
 """Time steps with and without fused-batch-norm, in turns, with one process for each contender.
 
-python -m benchmarks.fused_step --backends torch jax
+    python -m benchmarks.fused_step --backends torch jax
+
+`--only multiply` adds a contender that uses no other kernel.
 """
 
 import argparse
@@ -14,6 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from compare.kernels import plans
+
 _TUNINGS = ("tuned", "tuned+fused-batch-norm")
 _BLOCK_SECONDS = 0.25
 
@@ -26,6 +30,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--kernels", action="store_true", help="profile the fused contenders at the end")
+    parser.add_argument("--only", action="append", default=[], help="add torch with this kernel alone")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -33,6 +38,7 @@ def main() -> None:
         return
     begun = time.monotonic()
     children = {f"{b}:{t}": _start(b, t, options) for b, t in itertools.product(options.backends, _TUNINGS)}
+    children |= {f"torch:{_TUNINGS[1]}, {k}": _start("torch", _TUNINGS[1], options, k) for k in options.only}
     ready: dict[str, subprocess.Popen[str]] = {}
     for name, child in children.items():
         answer = _read(child)
@@ -64,15 +70,16 @@ def main() -> None:
 
 
 def _log(name: str) -> str:
-    return f"/tmp/fused_step.{name.replace(':', '-')}.log"
+    return f"/tmp/fused_step.{name.replace(':', '-').replace(', ', '')}.log"
 
 
-def _start(backend: str, tuning: str, options: argparse.Namespace) -> "subprocess.Popen[str]":
+def _start(backend: str, tuning: str, options: argparse.Namespace, only: str = "") -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "benchmarks.fused_step", "--child", backend, tuning]
     command += ["--workload", options.workload, "--precision", options.precision]
     command += ["--batch-size", str(options.batch_size)] if options.batch_size else []
+    command += ["--only", only] if only else []
     environment = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    with Path(_log(f"{backend}:{tuning}")).open("w") as log:
+    with Path(_log(f"{backend}:{tuning}{only}")).open("w") as log:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
         )
@@ -96,6 +103,9 @@ def _ask(child: "subprocess.Popen[str]", request: str) -> Any:
 def _serve(options: argparse.Namespace) -> None:
     from benchmarks import in_process, kernel_times  # the parent needs no framework
 
+    if options.only:
+        devices = plans.DEVICES.items()
+        plans.DEVICES = {name: {p: b for p, b in table.items() if p[0] in options.only} for name, table in devices}
     backend, tuning = options.child
     worker = in_process.open_worker(
         backend, tuning, options.workload, precision=options.precision, device="cuda", batch_size=options.batch_size

@@ -40,9 +40,15 @@ class PendingSum(NamedTuple):
 
 
 def run_bottlenecks(blocks: Iterable[Any], x: jax.Array) -> jax.Array:
-    """Return the result of residual blocks with 1x1, 3x3 and 1x1 convolutions, in training, for x [N, H, W, C]."""
+    """Return the result of residual blocks with 1x1, 3x3 and 1x1 convolutions, in training, for x [N, H, W, C].
+
+    A block without a kernel in the plan runs as without the knob, because compilers fuse it better.
+    """
     waiting: PendingSum | None = None
     for block in blocks:
+        if not _has_kernels(block):
+            x, waiting = block(x if waiting is None else _finish_sum(waiting)), None
+            continue
         if waiting is None:
             first = _multiply(block.first, x, gated=True)
         else:
@@ -50,8 +56,16 @@ def run_bottlenecks(blocks: Iterable[Any], x: jax.Array) -> jax.Array:
         middle = _normalise(block.middle.norm, block.middle.conv(_activate_pending(*first)))
         last = _multiply(block.last, middle)
         waiting = PendingSum(last, x if block.shortcut is None else _project(block.shortcut, x))
-    assert waiting is not None  # a model has blocks
-    return relu_sum(_apply(*waiting.norm), waiting.identity)
+    return x if waiting is None else _finish_sum(waiting)
+
+
+def _has_kernels(block: Any) -> bool:
+    convolutions = block.first.conv, block.last.conv
+    return any(plans.has_any(*conv.kernel[...].shape[-2:]) for conv in convolutions)
+
+
+def _finish_sum(x: PendingSum) -> jax.Array:
+    return relu_sum(_apply(*x.norm), x.identity)
 
 
 def _project(layer: Any, x: jax.Array) -> jax.Array:

@@ -40,9 +40,15 @@ class PendingSum(NamedTuple):
 
 
 def run_bottlenecks(blocks: Iterable[Any], x: torch.Tensor) -> torch.Tensor:
-    """Return the result of residual blocks with 1x1, 3x3 and 1x1 convolutions, in training, for x [N, C, H, W]."""
+    """Return the result of residual blocks with 1x1, 3x3 and 1x1 convolutions, in training, for x [N, C, H, W].
+
+    A block without a kernel in the plan runs as without the knob, because compilers fuse it better.
+    """
     waiting: PendingSum | None = None
     for block in blocks:
+        if not _has_kernels(block):
+            x, waiting = block(x if waiting is None else _finish_sum(waiting)), None
+            continue
         if waiting is None:
             first = _multiply(block.first, x, gated=True)
         else:
@@ -50,8 +56,16 @@ def run_bottlenecks(blocks: Iterable[Any], x: torch.Tensor) -> torch.Tensor:
         middle = _normalise(block.middle.norm, block.middle.conv(_activate_pending(first)))
         last = _multiply(block.last, middle)
         waiting = PendingSum(last, x if block.shortcut is None else _project(block.shortcut, x))
-    assert waiting is not None  # a model has blocks
-    return relu_sum(waiting.norm.value, waiting.identity)
+    return x if waiting is None else _finish_sum(waiting)
+
+
+def _has_kernels(block: Any) -> bool:
+    convolutions = block.first.conv, block.last.conv
+    return any(plans.has_any(conv.weight.shape[1], conv.weight.shape[0]) for conv in convolutions)
+
+
+def _finish_sum(x: PendingSum) -> torch.Tensor:
+    return relu_sum(x.norm.value, x.identity)
 
 
 def _activate_pending(x: Pending) -> torch.Tensor:

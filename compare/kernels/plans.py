@@ -34,6 +34,7 @@ HOPPER: Mapping[Part, Blocks] = {
 DEVICES: Mapping[str, Mapping[Part, Blocks]] = {"NVIDIA H200": HOPPER}
 
 _chosen: dict[tuple[str, int, int, str], list[int]] = {}
+_products: dict[tuple[int, int], bool] = {}
 _uses_tf32: list[bool] = [False]
 
 
@@ -59,6 +60,11 @@ def find(kernel: str, inner: int, outer: int, mask: str) -> list[int] | None:
     return _chosen.get((kernel, inner, outer, mask))
 
 
+def has_any(inner: int, outer: int) -> bool:
+    """Tell whether a kernel computes anything of the product with these channels. Compilers trace this, too."""
+    return _products.get((inner, outer), False)
+
+
 def uses_tf32() -> bool:
     """Tell whether kernels round float32 factors to TF32."""
     return _uses_tf32[0]
@@ -77,9 +83,7 @@ def using(chosen: Mapping[Part, Blocks], *, tf32: bool = False) -> Generator[Non
     try:
         yield
     finally:
-        _chosen.clear()
-        _chosen.update(before[0])
-        _uses_tf32[0] = before[1]
+        _keep(*before)
 
 
 def _widen(chosen: Mapping[Part, Blocks]) -> dict[Part, Blocks]:
@@ -92,6 +96,11 @@ def _widen(chosen: Mapping[Part, Blocks]) -> dict[Part, Blocks]:
 
 
 def _set(chosen: Mapping[Part, Blocks], *, tf32: bool) -> None:
+    _keep({part: [int(value) for value in dataclasses.astuple(blocks)] for part, blocks in chosen.items()}, tf32)
+
+
+def _keep(chosen: Mapping[tuple[str, int, int, str], list[int]], tf32: bool) -> None:
     _uses_tf32[0] = tf32
-    _chosen.clear()
-    _chosen.update({part: [int(value) for value in dataclasses.astuple(blocks)] for part, blocks in chosen.items()})
+    for kept, new in ((_chosen, chosen), (_products, {part[1:3]: True for part in chosen})):
+        kept.clear()
+        kept.update(new)

@@ -20,12 +20,15 @@ from tests.parity import twins
 from tests.parity.small import SIDES, batches, small, spec
 
 BLOCKS = Blocks(32, 16, 16, 1, 2)
-WORKLOAD = small("resnet50", SIDES["resnet50"])
+# Tiles have powers of two as sides.
+WORKLOAD = small("resnet50", SIDES["resnet50"], widths=(8, 16))
 KERNELS = {
     "apart": ("multiply", "data_gradient", "weight_gradient"),
     "together": ("multiply", "both_gradients"),
     "masked": ("multiply", "masked_gradient"),
 }
+USED = set[str]()
+"""The kernels that a test has used."""
 
 
 class EveryPart(dict[Part, Blocks]):
@@ -53,6 +56,16 @@ def without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(plans, "use", lambda *_arguments, **_options: None)
     monkeypatch.setattr(kernel_calls, "load", lambda: None)
     monkeypatch.setattr(kernel_calls, "call", interpreted.call_from_jax)
+    find = plans.find
+
+    def find_and_note(kernel: str, *product: Any) -> list[int] | None:
+        blocks = find(kernel, *product)
+        if blocks is not None:
+            USED.add(kernel)
+        return blocks
+
+    USED.clear()
+    monkeypatch.setattr(plans, "find", find_and_note)
     yield
     torch.compiler.reset()
 
@@ -94,7 +107,20 @@ def test_the_reference_form_is_exact(backend: str) -> None:
 def test_the_kernels_train_like_separate_layers(backend: str, kernels: str) -> None:
     with plans.using(EveryPart(KERNELS[kernels])):
         fused = train(backend, fused=True, precision="float32")
+    assert set(KERNELS[kernels]) == USED
     check_same(fused, train(backend, fused=False, precision="float32"), 2e-3)
+
+
+@pytest.mark.usefixtures("without_a_gpu")
+@pytest.mark.parametrize("backend", ["jax", "torch"])
+@pytest.mark.parametrize("kept", ["first", "last"])
+def test_blocks_without_a_kernel_stand_beside_fused_ones(backend: str, kept: str) -> None:
+    every = EveryPart(KERNELS["apart"])
+    middle = 32  # output channels of the first block
+    parts = {part: every[part] for part in every if (max(part[1:3]) <= middle) is (kept == "first")}
+    with plans.using(parts):
+        fused = train(backend, fused=True, precision="float64")
+    check_same(fused, train(backend, fused=False, precision="float64"), 1e-10)
 
 
 @pytest.mark.parametrize("backend", ["jax", "torch"])
