@@ -8,6 +8,7 @@ A clean pair is one contender twice. It must have no finding.
 import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +20,40 @@ from compare.explain.findings import Side
 
 _STEPS = 5
 _CLEAN = "channels-last+fused-optimizer+kernel-search"
-_CLEAN_PAIRS = [
+_LARGE = 4096
+"""A batch at which the GPU limits a step, so that slow kernels show. At the default one Python limits it."""
+
+Plant = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A cause: a change within the planted side's step, or a knob that it lacks, or the other side's precision."""
+
+    cause: str
+    plant: Plant | None = None
+    without: str = ""
+    precision: str = "float32"
+    against: str = ""
+    workload: str = ""
+    batch_size: int | None = None
+    on_a_cpu: bool = True
+
+
+_CASES = (
+    Case("nothing"),
+    Case("an extra cast to float32", lambda x: [x := x.double().float() for _ in range(20)][-1]),
+    Case("a sleep of the host", lambda x: (time.sleep(0.02), x)[1]),
+    Case("a wait within the step", lambda x: (float(x.detach().sum()), torch.cuda.synchronize(), x)[2], on_a_cpu=False),
+    Case("a slow layer", lambda x: [x := x.sin() for _ in range(200)][-1]),
+    Case("an unfused optimizer", without="fused-optimizer", workload="vgg16", batch_size=16),
+    Case("a layout change", without="channels-last", precision="bfloat16", batch_size=_LARGE, on_a_cpu=False),
+    Case("no search for kernels", without="kernel-search", batch_size=_LARGE, on_a_cpu=False),
+    Case("TF32 off on one side", against="tf32", batch_size=_LARGE, on_a_cpu=False),
+)
+_CLEAN_PAIRS = tuple(
     (workload, tuning, precision)
-    for workload in ("cifar-cnn", "digits-cnn")
+    for workload in ("cifar-cnn", "cifar-resnet18")
     for tuning, precision in (
         ("stock", "float32"),
         ("stock", "bfloat16"),
@@ -29,7 +61,7 @@ _CLEAN_PAIRS = [
         ("compiled", "bfloat16"),
         (_CLEAN, "float32"),
     )
-]
+)
 
 
 def main() -> None:
@@ -39,32 +71,19 @@ def main() -> None:
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
     clean = _CLEAN if on_gpu else "fused-optimizer"
-    causes: list[tuple[str, str, str, Callable[[Any], Any] | None]] = [
-        ("nothing", clean, "float32", None),
-        ("an extra cast to float32", clean, "float32", lambda x: [x := x.double().float() for _ in range(20)][-1]),
-        ("a sleep of the host", clean, "float32", lambda x: (time.sleep(0.02), x)[1]),
-        ("a wait within the step", clean, "float32", lambda x: (float(x.sum()), torch.cuda.synchronize(), x)[2]),
-        ("a slow layer", clean, "float32", lambda x: [x := x.sin() for _ in range(200)][-1]),
-        ("an unfused optimizer", clean.replace("fused-optimizer", "fused-optimizer=off"), "float32", None),
-    ]
-    if on_gpu:
-        causes += [
-            ("a layout change", clean.replace("channels-last", "channels-last=off"), "bfloat16", None),
-            ("no search for kernels", clean.replace("kernel-search", "kernel-search=off"), "bfloat16", None),
-            ("TF32 off on one side", clean, "float32", None),
-        ]
-    else:
-        del causes[3]
-    for cause, tuning, precision, plant in causes:
-        other = "tf32" if cause.startswith("TF32") else precision
+    for case in _CASES:
+        if not (on_gpu or case.on_a_cpu):
+            continue
+        workload, size = (case.workload or options.workload, case.batch_size) if on_gpu else (options.workload, None)
+        tuning = clean.replace(case.without, f"{case.without}=off") if case.without else clean
         sides = [
-            explain("planted", tuning, precision, options, plant),
-            explain("clean", clean, other, options, None),
+            explain("planted", workload, tuning, case.precision, options.device, size, case.plant),
+            explain("clean", workload, clean, case.against or case.precision, options.device, size),
         ]
-        _print(cause, sides)
+        _print(case.cause, sides)
     for workload, tuning, precision in _CLEAN_PAIRS:
-        options.workload = workload
-        pair = [explain(name, tuning, precision, options, None) for name in ("first", "second")]
+        size = _LARGE if on_gpu else None
+        pair = [explain(name, workload, tuning, precision, options.device, size) for name in ("first", "second")]
         _print(f"nothing ({workload}, {tuning}, {precision})", pair)
 
 
@@ -75,9 +94,19 @@ def _print(cause: str, sides: Sequence[Side]) -> None:
         print(f"   {finding.contender}: {finding.text}", flush=True)
 
 
-def explain(name: str, tuning: str, precision: str, options: Any, plant: Callable[[Any], Any] | None) -> Side:
+def explain(
+    name: str,
+    workload: str,
+    tuning: str,
+    precision: str,
+    device: str,
+    batch_size: int | None = None,
+    plant: Plant | None = None,
+) -> Side:
     """Return a contender's side of an explanation, with a cause planted into its pooling layer or its last layer."""
-    worker = in_process.open_worker("torch", tuning, options.workload, precision=precision, device=options.device)
+    worker = in_process.open_worker(
+        "torch", tuning, workload, precision=precision, device=device, batch_size=batch_size
+    )
     session: Any = worker._open_session
     if plant is not None:
         layers = session._modules()
@@ -102,7 +131,7 @@ def explain(name: str, tuning: str, precision: str, options: Any, plant: Callabl
         operations = ()  # a planted wait reads a value, which a traced step does not have
     table = step_table.build(seconds, profile, None, operations, Peaks())
     knobs, settings = dict(session._spec.knobs), session.settings()
-    return Side(name, "torch", table, knobs, settings, host, host_events.read(profile), options.device)
+    return Side(name, "torch", table, knobs, settings, host, host_events.read(profile), device)
 
 
 if __name__ == "__main__":

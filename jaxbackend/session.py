@@ -147,7 +147,7 @@ class JaxSession:
         """See `compare.base.interface.Session`."""
         if not self._losses:
             return np.zeros(0)
-        return np.concatenate([np.atleast_1d(loss) for loss in self._losses])[-KEPT_LOSSES:]
+        return np.concatenate([np.atleast_1d(loss) for loss in jax.device_get([*self._losses])])[-KEPT_LOSSES:]
 
     def logits(self, images: Array) -> Array:
         """See `compare.base.interface.Session`."""

@@ -101,6 +101,7 @@ def _set(chosen: Mapping[Part, Blocks], *, tf32: bool) -> None:
 
 def _keep(chosen: Mapping[tuple[str, int, int, str], list[int]], tf32: bool) -> None:
     _uses_tf32[0] = tf32
-    for kept, new in ((_chosen, chosen), (_products, {part[1:3]: True for part in chosen})):
-        kept.clear()
-        kept.update(new)
+    _chosen.clear()
+    _chosen.update(chosen)
+    _products.clear()
+    _products.update({part[1:3]: True for part in chosen})
