@@ -9,7 +9,7 @@ from compare.studies.tune import Trial, Tuning
 
 _INCHES, _BAR_INCHES, _AXIS_INCHES = 7.2, 0.24, 0.75
 _MOST_BARS = 12
-_LONGEST_NAME = 46
+_LONGEST_LINE, _LONGEST_NAME = 40, 80
 
 
 def make_picture(tuning: Tuning) -> Picture | Absent:
@@ -38,6 +38,15 @@ def _list_bars(tuning: Tuning) -> list[tuple[Trial, str]]:
     return bars
 
 
+def _break_name(name: str) -> str:
+    """Return a contender's name on one line, or on two if it is long. Two names that differ must look different."""
+    name = shorten(name, _LONGEST_NAME)
+    if len(name) <= _LONGEST_LINE or "+" not in name:
+        return name
+    middle = min((index for index, letter in enumerate(name) if letter == "+"), key=lambda i: abs(i - len(name) / 2))
+    return f"{name[: middle + 1]}\n{name[middle + 1 :]}"
+
+
 def _draw(bars: Sequence[tuple[Trial, str]]) -> Figure:
     from matplotlib.figure import Figure
 
@@ -59,7 +68,8 @@ def _draw(bars: Sequence[tuple[Trial, str]]) -> Figure:
         )
         text = f"{milliseconds:.4g}" + (f"  {said}" if said else "")
         axes.annotate(text, (milliseconds, place), xytext=(4, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(bars)), [shorten(trial.contender, _LONGEST_NAME) for trial, _ in bars])
+    names = [_break_name(trial.contender) for trial, _ in bars]
+    axes.set_yticks(range(len(bars)), names, fontsize="small", linespacing=1.05)
     axes.set_xlim(0, 1.35e3 * longest)
     axes.set_xlabel("milliseconds a step, left is faster")
     axes.invert_yaxis()
