@@ -137,7 +137,8 @@ def test_a_noise_floor_is_the_same_from_memory_and_from_files(
         monkeypatch.setattr(tensors.psutil, "virtual_memory", lambda memory=memory: memory)
         found.append(recording.measure_noise(backend, spec, STEPS, PERTURBATIONS))
         assert len(written) == files
-    assert found[0] == found[1]
+    for in_memory, in_files in zip(*found, strict=True):  # torch's arrays have another order of elements in files
+        assert in_files == pytest.approx(in_memory, rel=1e-12)
 
 
 def test_no_batch_is_made_or_moved_that_is_not_taken(
