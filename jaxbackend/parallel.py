@@ -9,7 +9,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from compare.base.interface import Array, Refused
+from compare.base.interface import Array, KnobValues, Refused
 from compare.base.process_group import RankInfo
 from jaxbackend import tuning
 from jaxbackend.exchange import AXIS
@@ -40,7 +40,7 @@ class Strategy:
         return jax.device_put(tree, self.device)
 
     def compile(
-        self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any = None, *, several: bool = False
+        self, step: Callable[..., Any], knobs: KnobValues, outputs: Any = None, *, several: bool = False
     ) -> Callable[..., Any]:
         """Return `step(state, images, labels)` as a program, or `several` steps (`jaxbackend.only.scans.scan_steps`).
 
@@ -156,7 +156,7 @@ class _Mapped(_Sharded):
         self._own = 0 if batch_norm == "local" else None
 
     def compile(
-        self, step: Callable[..., Any], knobs: Mapping[str, Any], outputs: Any = None, *, several: bool = False
+        self, step: Callable[..., Any], knobs: KnobValues, outputs: Any = None, *, several: bool = False
     ) -> Callable[..., Any]:
         """See `Strategy`."""
 

@@ -1,12 +1,12 @@
 """Batches that lie on the device: `input=resident`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from compare.base.interface import Batch
+from compare.base.interface import Batch, KnobValues
 from jaxbackend import parallel, precision
 from jaxbackend.step import TrainingStep, TrainState
 
@@ -17,7 +17,7 @@ class Resident:
     name = "resident"
 
     def __init__(
-        self, step: TrainingStep, policy: precision.Policy, strategy: parallel.Strategy, knobs: Mapping[str, Any]
+        self, step: TrainingStep, policy: precision.Policy, strategy: parallel.Strategy, knobs: KnobValues
     ) -> None:
         self._step, self._policy, self._strategy, self._knobs = step, policy, strategy, knobs
         self._stacked: tuple[jax.Array, jax.Array] | None = None
@@ -55,7 +55,7 @@ class Resident:
 
     def dispatch(self, state: TrainState, steps: int) -> tuple[int, TrainState, jax.Array]:
         """Train with one dispatch of at most `steps`. Return how many steps it took, the new state and their losses."""
-        count = self._knobs["steps-per-dispatch"]
+        count = int(self._knobs["steps-per-dispatch"])
         if self._step.several is not None and self._stacked is not None and steps >= count:
             state, losses = self._step.several(state, *self._stacked, np.int32(self._position))
         else:

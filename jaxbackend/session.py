@@ -63,7 +63,7 @@ class JaxSession:
         self._spec, self._rule = spec, workload.optimizer
         self._policy = precision.policy(spec.precision, spec.device, spec.loss_scale)
         self._strategy = strategy = parallel.choose_strategy(
-            spec.knobs["parallel"], spec.devices, spec.batch_norm, spec.device, place
+            str(spec.knobs["parallel"]), spec.devices, spec.batch_norm, spec.device, place
         )
         self._device = strategy.device
         self._policy = replace(self._policy, synchronised=strategy.synchronised)
@@ -105,7 +105,7 @@ class JaxSession:
     @property
     def steps_per_dispatch(self) -> int:
         """See `compare.base.interface.Session`."""
-        return self._spec.knobs["steps-per-dispatch"]
+        return int(self._spec.knobs["steps-per-dispatch"])
 
     def signature(self) -> dict[str, tuple[int, ...]]:
         """See `compare.base.interface.Session`."""
@@ -245,7 +245,7 @@ class JaxSession:
             outputs = self._step.layer_outputs(self._state, jax.tree.map(self._strategy.join, images))
             rates = optim.rates(self._rule)
             uses_tf32 = precision.uses_tf32()
-            recomputed = knobs["rematerialisation"] and rematerialisation.count_recomputed(self._lowered())
+            recomputed = bool(knobs["rematerialisation"]) and rematerialisation.count_recomputed(self._lowered())
             reduces = len(self._strategy.devices) > 1 and knobs["compile"]
             reduced = exchange.reduction_dtype(program.lower(self._state, *arguments).compile()) if reduces else None
         return {

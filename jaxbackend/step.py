@@ -1,6 +1,5 @@
 """The training step: forward, loss, backward and update, a pure function over an explicit state."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from compare.base.interface import KnobValues
 from compare.base.profiles import UPDATE_SCOPE
 from jaxbackend import overlap, parallel, precision, tuning
 from jaxbackend.losses import TaskLoss, softmax_cross_entropy
@@ -44,7 +44,7 @@ class TrainingStep:
         model: Functional,
         update: optax.GradientTransformationExtraArgs,
         policy: precision.Policy,
-        knobs: Mapping[str, Any],
+        knobs: KnobValues,
         strategy: parallel.Strategy,
         *,
         smoothing: float = 0.0,

@@ -6,13 +6,13 @@ work that was dispatched before them, because that work may still use their memo
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from compare.base.interface import Array, Batch
+from compare.base.interface import Array, Batch, KnobValues
 from jaxbackend import precision
 from jaxbackend.only.images import Images, Pixels
 from jaxbackend.step import TrainingStep, TrainState
@@ -25,7 +25,7 @@ class Stream:
 
     name = "stream"
 
-    def __init__(self, step: TrainingStep, policy: precision.Policy, device: Any, knobs: Mapping[str, Any]) -> None:
+    def __init__(self, step: TrainingStep, policy: precision.Policy, device: Any, knobs: KnobValues) -> None:
         self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
         self._images: Array
         self._labels: Array
@@ -52,7 +52,7 @@ class Stream:
         """Return the program of a whole dispatch, and its arguments after the state, at the first batch."""
         if self._step.several is None:
             return self._step.program, self.first()
-        count = self._knobs["steps-per-dispatch"]
+        count = int(self._knobs["steps-per-dispatch"])
         unit = self._put(self._images[:count], self._labels[:count], self._levels)
         return self._step.several, (*unit, np.int32(0))
 
@@ -66,7 +66,7 @@ class Stream:
         if any(batch.levels is not first.levels for batch in batches):
             raise ValueError("a stream takes batches of one table of levels")
         # The first batches again at the end, so that every unit is a slice of one array.
-        units = [batches[i % len(batches)] for i in range(len(batches) + self._knobs["steps-per-dispatch"] - 1)]
+        units = [batches[i % len(batches)] for i in range(len(batches) + int(self._knobs["steps-per-dispatch"]) - 1)]
         self._images = np.stack([batch.images for batch in units], dtype=self._dtype(first), casting="same_kind")
         self._labels = np.stack([batch.labels for batch in units])
         self._levels = self._table(first)
@@ -74,7 +74,7 @@ class Stream:
 
     def dispatch(self, state: TrainState, steps: int) -> tuple[int, TrainState, jax.Array]:
         """Train with one dispatch of at most `steps`. Return how many steps it took, the new state and their losses."""
-        count = self._knobs["steps-per-dispatch"] if steps >= self._knobs["steps-per-dispatch"] else 1
+        count = int(self._knobs["steps-per-dispatch"]) if steps >= int(self._knobs["steps-per-dispatch"]) else 1
         images, labels = self._unit(count)
         if len(self._reading) == _READING:
             self._reading.popleft().block_until_ready()

@@ -1,12 +1,13 @@
 """How a training step is turned into a program: the knobs' mechanisms."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
+from compare.base.interface import KnobValues
 from jaxbackend.only.split_programs import Pieces
 
 # Without this pass, XLA's compiler for CPUs keeps a block's second computation, as its compiler for GPUs does. The pass
@@ -17,7 +18,7 @@ _CPU_KEEPS_APART = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 _NO_SEARCH = {"xla_gpu_autotune_level": 0}
 
 
-def compile_step(step: Callable[..., Any], knobs: Mapping[str, Any], platform: str) -> Callable[..., Any]:
+def compile_step(step: Callable[..., Any], knobs: KnobValues, platform: str) -> Callable[..., Any]:
     """Return `step(state, ...)` compiled as one XLA program or in pieces, or as it is, as the knobs say.
 
     One program donates its state if the knobs say so.
@@ -29,7 +30,7 @@ def compile_step(step: Callable[..., Any], knobs: Mapping[str, Any], platform: s
     return jax.jit(step, donate_argnums=(0,) if knobs["donation"] else (), compiler_options=_options(knobs, platform))
 
 
-def prepare(knobs: Mapping[str, Any], device: Any) -> None:
+def prepare(knobs: KnobValues, device: Any) -> None:
     """Run one small convolution on a device, so that cuDNN has started before a program is captured as a graph.
 
     Otherwise the first captured convolution of a cached program fails with "No DNN support for stream" (jax 0.11.2),
@@ -40,7 +41,7 @@ def prepare(knobs: Mapping[str, Any], device: Any) -> None:
         jax.lax.conv(image, kernel, (1, 1), "SAME").block_until_ready()
 
 
-def _options(knobs: Mapping[str, Any], platform: str) -> dict[str, Any] | None:
+def _options(knobs: KnobValues, platform: str) -> dict[str, Any] | None:
     if platform == "cpu":
         return _CPU_KEEPS_APART if knobs["rematerialisation"] else None
     searches = knobs["kernel-search"] or "xla_gpu_autotune_level" in os.environ.get("XLA_FLAGS", "")

@@ -233,7 +233,7 @@ class InferenceSession:
 
     def _place(self, images: Array) -> torch.Tensor:
         on_device = torch.from_numpy(np.asarray(images)).to(self._device, self._input_dtype)
-        return pixels.values(on_device, None, channels_last=self._knobs["channels-last"])
+        return pixels.values(on_device, None, channels_last=bool(self._knobs["channels-last"]))
 
     def _fetch(self, answer: torch.Tensor) -> Array:
         return layout.fetch({"logits": to_channels_last(answer)})["logits"]

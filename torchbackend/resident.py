@@ -1,11 +1,10 @@
 """Batches that lie on the device: `input=resident`."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from compare.base.interface import Batch
+from compare.base.interface import Batch, KnobValues
 from torchbackend import pixels, precision
 from torchbackend.only import model_inputs
 from torchbackend.only.captured_steps import CapturedSteps
@@ -18,9 +17,7 @@ class Resident:
 
     name = "resident"
 
-    def __init__(
-        self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: KnobValues) -> None:
         self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
         self._several: CapturedSteps | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -41,7 +38,7 @@ class Resident:
         """Return a batch on the device, as a step takes it."""
         images = torch.from_numpy(batch.values()).to(self._device, self._policy.parameter_dtype)
         labels = model_inputs.widen_targets(torch.from_numpy(batch.labels).to(self._device), self._policy)
-        return pixels.values(images, None, channels_last=self._knobs["channels-last"]), labels
+        return pixels.values(images, None, channels_last=bool(self._knobs["channels-last"])), labels
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the first batch on the device."""
@@ -66,7 +63,7 @@ class Resident:
     def dispatch(self, steps: int) -> tuple[int, torch.Tensor]:
         """Train with one dispatch of at most `steps`. Return how many steps it took and their losses."""
         several = self._find_graph(steps)
-        count = 1 if several is None else self._knobs["steps-per-dispatch"]
+        count = 1 if several is None else int(self._knobs["steps-per-dispatch"])
         losses = self._step(*self._pool[self._position]) if several is None else several(self._position)
         self._position = (self._position + count) % len(self._pool)
         return count, losses
@@ -78,7 +75,7 @@ class Resident:
 
     def _find_graph(self, steps: int) -> CapturedSteps | None:
         """Return the graph if it can take the next steps. `steps` is the number still to take."""
-        count = self._knobs["steps-per-dispatch"]
+        count = int(self._knobs["steps-per-dispatch"])
         if self._stacked is None or steps < count:
             return None
         if self._several is None:

@@ -124,7 +124,7 @@ class TorchSession:
     @property
     def steps_per_dispatch(self) -> int:
         """See `compare.base.interface.Session`."""
-        return self._spec.knobs["steps-per-dispatch"]
+        return int(self._spec.knobs["steps-per-dispatch"])
 
     def signature(self) -> dict[str, tuple[int, ...]]:
         """See `compare.base.interface.Session`."""

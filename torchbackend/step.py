@@ -9,7 +9,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 from compare.base import task
-from compare.base.interface import Refused
+from compare.base.interface import KnobValues, Refused
 from compare.base.process_group import RankInfo
 from compare.base.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
@@ -40,7 +40,7 @@ class TrainingStep:
         update: torch.optim.Optimizer,
         policy: precision.Policy,
         device: torch.device,
-        knobs: Mapping[str, Any],
+        knobs: KnobValues,
         place: RankInfo | None,
         *,
         layers: Mapping[str, RecordedLayer],

@@ -5,12 +5,11 @@ copies the next unit once it has dispatched the present unit's steps. Then the h
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from compare.base.interface import Batch
+from compare.base.interface import Batch, KnobValues
 from torchbackend import pixels, precision, tuning
 from torchbackend.only import model_inputs
 from torchbackend.only.captured_steps import CapturedSteps
@@ -24,9 +23,7 @@ class Stream:
 
     name = "stream"
 
-    def __init__(
-        self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: KnobValues) -> None:
         self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._values = tuning.compile_step(pixels.values, knobs)
@@ -50,7 +47,7 @@ class Stream:
         """Return a batch on the device, as a step takes it."""
         images = torch.from_numpy(batch.images).to(self._device, self._dtype(batch))
         labels = model_inputs.widen_targets(torch.from_numpy(batch.labels).to(self._device), self._policy)
-        return self._values(images, self._table(batch), channels_last=self._knobs["channels-last"]), labels
+        return self._values(images, self._table(batch), channels_last=bool(self._knobs["channels-last"])), labels
 
     def first(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the first batch on the device."""
@@ -75,13 +72,13 @@ class Stream:
             self._copies.synchronize()  # no copy may run into memory that is freed here
         self._several, self._levels = None, table
         self._slots = deque(
-            _Slot(self._knobs["steps-per-dispatch"], first, self._dtype(first), self._device, self._copies)
+            _Slot(int(self._knobs["steps-per-dispatch"]), first, self._dtype(first), self._device, self._copies)
             for _ in range(_SLOTS)
         )
 
     def dispatch(self, steps: int) -> tuple[int, torch.Tensor]:
         """Train with one dispatch of at most `steps`. Return how many steps it took and their losses."""
-        count = self._knobs["steps-per-dispatch"] if steps >= self._knobs["steps-per-dispatch"] else 1
+        count = int(self._knobs["steps-per-dispatch"]) if steps >= int(self._knobs["steps-per-dispatch"]) else 1
         if self._ahead != count:
             self._fetch(count)
         slot = self._slots[0]
@@ -103,7 +100,7 @@ class Stream:
         self._ahead = count
 
     def _train(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        count = self._knobs["steps-per-dispatch"]
+        count = int(self._knobs["steps-per-dispatch"])
         if not self._knobs["graph-capture"] or len(labels) < count:
             return self._train_step(images[0], labels[0])
         if self._several is None:
@@ -113,7 +110,7 @@ class Stream:
         return self._several(0)
 
     def _train_step(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        values = self._values(images, self._levels, channels_last=self._knobs["channels-last"])
+        values = self._values(images, self._levels, channels_last=bool(self._knobs["channels-last"]))
         return self._step(values, model_inputs.widen_targets(labels, self._policy))
 
     def _dtype(self, batch: Batch) -> torch.dtype:

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,12 +13,13 @@ from torch._functorch import config as functorch
 from torch._inductor import config as inductor
 from torch._inductor import cpu_vec_isa
 
+from compare.base.interface import KnobValues
 from compare.machine.variables import PROBES
 from torchbackend import overlap
 from torchbackend.only import buckets, graph_passes, programs, whole_files
 
 
-def compile_step(step: Callable[..., Any], knobs: Mapping[str, Any], *, shared: bool = False) -> Callable[..., Any]:
+def compile_step(step: Callable[..., Any], knobs: KnobValues, *, shared: bool = False) -> Callable[..., Any]:
     """Return the function compiled by TorchInductor, or as it is if the knobs say so.
 
     If `shared`, this contender's other processes compile it, too (`torchbackend.only.programs`).
@@ -28,7 +29,7 @@ def compile_step(step: Callable[..., Any], knobs: Mapping[str, Any], *, shared: 
     return torch.compile(step, dynamic=False, backend=programs.compiler(shared=shared))
 
 
-def prepare(knobs: Mapping[str, Any], device: str, *, exchanges: bool) -> None:
+def prepare(knobs: KnobValues, device: str, *, exchanges: bool) -> None:
     """Set the compiler's options, import it, and let it find this machine's vector instructions.
 
     So no compile time contains these. To find vector instructions, torch compiles and loads small probes. They and

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from compare.agreement.gates import SETTINGS, Gate
+from compare.base.interface import KnobValues
 
 SHARED = (
     "parameter_dtype",
@@ -25,7 +26,7 @@ _ROUNDING = 1e-5
 _NAMED = ("compile", "rematerialisation")
 
 
-def find_ineffective(knobs: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+def find_ineffective(knobs: KnobValues, settings: Mapping[str, Any]) -> str | None:
     """Return in words which requested knobs are not in effect, None if all are."""
     names = [name for name in _NAMED if knobs.get(name) and settings.get(name) is False]
     return f"{', '.join(names)} asked for and not in effect" if names else None

@@ -29,6 +29,9 @@ from compare.base.workloads import ModelSpec
 
 Array = NDArray[Any]
 Arrays = dict[str, Array]
+Value = bool | int | str
+"""The value of a knob."""
+KnobValues = Mapping[str, Value]
 
 DEVICES = ("auto", "cpu", "cuda")
 TRAIN, INFER = TASKS = ("train", "infer")
@@ -111,7 +114,7 @@ class RunSpec:
     device: str
     batch_size: int
     seed: int
-    knobs: Mapping[str, Any]
+    knobs: KnobValues
     epochs: int
     data: str
     image_size: int | None = None

@@ -5,9 +5,7 @@ from dataclasses import dataclass, field
 
 from compare.base import compiler_flags
 from compare.base.compiler_flags import NO_FLAGS
-from compare.base.interface import INFER, TASKS, TRAIN
-
-Value = bool | int | str
+from compare.base.interface import INFER, TASKS, TRAIN, Value
 
 _TRAIN, _INFER = (TRAIN,), (INFER,)
 

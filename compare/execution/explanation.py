@@ -4,13 +4,13 @@ No profiler runs while anything is timed: profiles are taken before the rounds, 
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from compare.base import profiles
 from compare.base.commands import Open, ProfileSteps
+from compare.base.interface import KnobValues
 from compare.base.profiles import Profile, ProfileReply
 from compare.execution import jobs
 from compare.execution.jobs import Call, Job, Queue
@@ -109,7 +109,7 @@ def explain(state: RunState, contenders: Sequence[Contender]) -> Explanation | N
 
 def _evidence(state: RunState, contender: Contender) -> Evidence:
     found = state.profiles.get(contender.name, StepProfiles(reason=contender.reason))
-    knobs: Mapping[str, Any] = next(
+    knobs: KnobValues = next(
         state.plan.knobs(run.contender) for run in state.runs if run.contender.name == contender.name
     )
     times = contender.step_seconds

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 
 from compare.base import knobs, process_group
 from compare.base.commands import Command
-from compare.base.interface import ContenderFailed, RunSpec
+from compare.base.interface import ContenderFailed, KnobValues, RunSpec
 from compare.execution.child import Child
 from compare.execution.ready_children import ReadyChildren
 from compare.execution.run_state import ContenderRun
@@ -87,7 +87,7 @@ class Launcher:
         """Return the spec that a child of this contender builds, with some fields changed."""
         return self.plan.spec(run.contender, self.dataset, **changes)
 
-    def variables(self, run: ContenderRun, knobs_changed: Mapping[str, Any] | None = None) -> dict[str, str]:
+    def variables(self, run: ContenderRun, knobs_changed: KnobValues | None = None) -> dict[str, str]:
         """Return the variables that every child of a contender gets besides this process's own."""
         values = {**self.plan.knobs(run.contender), **(knobs_changed or {})}
         code = {CODE_ROOT: str(revisions.find_root(run.contender))} if run.contender.code else {}

@@ -9,12 +9,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from compare.agreement import certificate, effective_settings, gates, unequal_resources
 from compare.agreement.measures import MOST_THREADS
 from compare.base import commands, protocol
-from compare.base.interface import RunSpec
+from compare.base.interface import KnobValues, RunSpec
 from compare.base.records import Perturbation, Record
 from compare.execution import jobs
 from compare.execution.certificate_cases import Case, Evidence
@@ -239,7 +238,7 @@ def _record_call(
     return Call(command, lambda names: keep(Record(folder, names)))
 
 
-def _takes_batches_evenly(launcher: Launcher, knobs: Mapping[str, Any]) -> bool:
+def _takes_batches_evenly(launcher: Launcher, knobs: KnobValues) -> bool:
     """Tell whether a timed dispatch takes all batches of an epoch equally often."""
     epoch = len(launcher.plan.dataset.train.labels) // launcher.plan.batch_size
     return knobs.get("steps-per-dispatch", 1) % epoch == 0

@@ -34,7 +34,7 @@ _LOSS_SCALE = 2.0**11
 
 def count_steps(launcher: Launcher, runs: Sequence[ContenderRun]) -> int:
     """Return the number of steps: as many as the longest dispatch of a contender, and at least three."""
-    dispatches = (launcher.spec(run).knobs.get("steps-per-dispatch", 1) for run in runs)
+    dispatches = (int(launcher.spec(run).knobs.get("steps-per-dispatch", 1)) for run in runs)
     return max(_LEAST_STEPS, *dispatches)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from compare.base.interface import KnobValues
 from compare.base.profiles import Peaks, Profile, ProfileReply
 from compare.explain import findings, host_events, step_table
 from compare.explain.findings import Side
@@ -31,7 +32,7 @@ class Evidence:
 
     name: str
     backend: str
-    knobs: Mapping[str, Any]
+    knobs: KnobValues
     settings: Mapping[str, Any]
     step_seconds: float | None
     uncaptured: Profile | None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from compare.base.interface import KnobValues
 from compare.base.knobs import KNOBS
 from compare.explain import work_classes
 from compare.explain.host_events import HostEvents
@@ -53,7 +54,7 @@ class Side:
     name: str
     backend: str
     table: StepTable
-    knobs: Mapping[str, Any]
+    knobs: KnobValues
     settings: Mapping[str, Any]
     host_seconds: float
     host: HostEvents

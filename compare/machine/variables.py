@@ -3,9 +3,9 @@
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from compare.base import compiler_flags
+from compare.base.interface import KnobValues
 from compare.machine import cpu
 
 PROBES = "SAMESTEP_PROBES"
@@ -25,7 +25,7 @@ _COMPILERS_OFF = {
 
 def make_child_environment(
     backend: str,
-    knobs: Mapping[str, Any],
+    knobs: KnobValues,
     device: str,
     deterministic: bool,
     inherited: Mapping[str, str],

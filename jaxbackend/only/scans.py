@@ -1,21 +1,22 @@
 """Several steps one after the other: the knob `steps-per-dispatch`, and scans without the compiler."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from compare.base.interface import KnobValues
 from jaxbackend.only.images import Images
 
 
-def scan_steps(step: Callable[..., Any], knobs: Mapping[str, Any]) -> Callable[..., Any] | None:
+def scan_steps(step: Callable[..., Any], knobs: KnobValues) -> Callable[..., Any] | None:
     """Return a scan of `steps-per-dispatch` steps over batches [P, N, ...], not yet compiled.
 
     `scan(state, images, labels, start)` starts at batch `start` and returns the state and the losses. None where the
     knob is 1.
     """
-    count = knobs["steps-per-dispatch"]
+    count = int(knobs["steps-per-dispatch"])
     if count == 1:
         return None
 
