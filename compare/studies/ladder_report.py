@@ -211,12 +211,14 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
                 linewidth=0.9,
                 hatch="////" if is_lost else None,
             )
+            top_of_bar = rate
             if (step := each.step_seconds) is not None:
+                top_of_bar = min(rate * step.estimate / step.low, 1.1 * top)
                 ends = [[rate - rate * step.estimate / step.high], [rate * step.estimate / step.low - rate]]
                 axes.errorbar(x, rate, ends, color=find_light("ink"), linewidth=0.8, capsize=1.5)
             axes.annotate(
                 _format_figures(rate, 3),
-                (x, rate),
+                (x, max(rate, top_of_bar)),
                 xytext=(0, 5),
                 textcoords="offset points",
                 ha="center",

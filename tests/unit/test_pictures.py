@@ -23,6 +23,8 @@ from compare.report.plots import (
     telemetry_plot,
 )
 from compare.report.plots.canvas import FONT_POINTS, Absent, Picture
+from compare.studies import tune_picture
+from compare.studies.tune import Trial, Tuning
 from tests.fakebackend.plans import ROOT
 from tests.unit import stored
 from tests.unit.result_factory import make_comparison, make_contender, make_result, make_watched, typed
@@ -450,3 +452,25 @@ def test_a_backend_that_is_not_there_is_not_asked_for(tmp_path: Path) -> None:
     asked = [sys.executable, "-m", "compare", "report", str(stored.path("agree")), "--figures", str(tmp_path)]
     subprocess.run(asked, cwd=ROOT, env=variables, capture_output=True, check=True)
     assert (tmp_path / "loss.svg").exists()
+
+
+def test_names_of_long_tunings_break_and_stay_different() -> None:
+    names = ["torch:stock+channels-last+fused-optimizer", "torch:stock+channels-last+fused-optimizer+kept-heap"]
+    trials = tuple(
+        Trial(contender=name, status="ok", reason=None, step_seconds=0.001, ratio=1.0, agreement=None) for name in names
+    )
+    found = Tuning(
+        winner={},
+        trials=trials,
+        workload="digits-cnn",
+        device="cpu",
+        precision="float32",
+        objective="time",
+        seconds=1.0,
+        ended={},
+        gains={},
+    )
+    (axes,) = _drawn(tune_picture.make_picture(found)).axes
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert [label.replace("\n", "") for label in labels] == names
+    assert max(len(line) for label in labels for line in label.split("\n")) < 40
