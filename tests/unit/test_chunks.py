@@ -54,3 +54,12 @@ def test_every_element_is_moved_up_or_down_as_the_generator_says(size: int) -> N
     up = np.unpackbits(bits, count=size).astype(bool).reshape(size, 1)
     np.testing.assert_array_equal(moved, np.where(up, array * (1 + roundoff), array * (1 - roundoff)))
     assert size < 100 or 0.4 < up.mean() < 0.6
+
+
+def test_arrays_of_one_memory_order_are_read_in_it_without_a_copy() -> None:
+    array = np.arange(24.0).reshape(2, 3, 4).transpose(2, 0, 1)
+    ((one, other),) = chunks.iterate_chunks(array, 2 * array)
+    assert np.shares_memory(one, array)
+    assert np.array_equal(2 * one, other)
+    ((one, other),) = chunks.iterate_chunks(array, np.ascontiguousarray(array))
+    assert np.array_equal(one, other)
