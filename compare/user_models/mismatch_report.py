@@ -158,7 +158,8 @@ def _explain_incomplete(rows: Sequence[Row]) -> tuple[str, str]:
         side, other, layer = ("torch", "flax", torch) if torch else ("flax", "torch", jax)
         run = len(list(takewhile(lambda row: row[1 if torch is None else 2] is None, rows)))
         more = f" and {run - 1} after it" if run > 1 else ""
-        return f"incomplete: {other} lacks a layer like {side}'s {_describe(layer)}{more}", change_model
+        kind = "a parameter" if _is_free(layer) else "a layer"
+        return f"incomplete: {other} lacks {kind} like {side}'s {_describe(layer)}{more}", change_model
     here, there = f"torch's {_describe(torch)}", f"flax's {_describe(jax)}"
     is_repeated = [bool(split_call(layer.path)[1]) for layer in (torch, jax)]
     if is_repeated[0] != is_repeated[1]:
@@ -216,8 +217,18 @@ def _explain_kinds(torch: Layer, jax: Layer) -> str:
     return f"another shape of {role}, {_join_shape(a[role].shape)} in torch and {_join_shape(b[role].shape)} in flax"
 
 
+def _is_free(layer: Layer | None) -> bool:
+    return layer is not None and layer.role == "parameters"
+
+
 def _describe(layer: Layer | None) -> str:
-    return "" if layer is None else f"{layer.path or 'model'} ({layer.role} {_describe_size(layer)})"
+    """Return a layer's path, role and size. Free parameters have names of their own."""
+    if layer is None:
+        return ""
+    path = layer.path or "model"
+    if _is_free(layer) and layer.variables:
+        path = " and ".join(variable.own for variable in layer.variables)
+    return f"{path} ({layer.role} {_describe_size(layer)})"
 
 
 def _describe_size(layer: Layer) -> str:

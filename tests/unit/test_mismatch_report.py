@@ -136,7 +136,8 @@ def test_a_missing_layer_is_named_among_layer_scales(name: str) -> None:
     whole = scaled(18, is_module=True)
     text = refused(torch(*whole), jax(*without(scaled(18, is_module=False), name)))
     # Of layers that are alike, one after the other, the last is taken to be the missing one.
-    assert f"flax lacks a layer like torch's {'s17' if name == 's9' else name} (" in text
+    lacking = "a parameter like torch's s17.gamma" if name == "s9" else f"a layer like torch's {name}"
+    assert f"flax lacks {lacking} (" in text
 
 
 def test_kernels_of_a_scan_are_told_by_their_own_axis() -> None:
