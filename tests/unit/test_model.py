@@ -1,8 +1,6 @@
 """The typed result: it holds every key of a result file, and writes the same object back."""
 
 import dataclasses
-import json
-from pathlib import Path
 from types import UnionType
 from typing import Any, get_args, get_type_hints
 
@@ -11,7 +9,7 @@ import pytest
 from compare.results import model, result_file
 from tests.unit.result_factory import make_result, make_watched
 
-SCHEMA = json.loads((Path(result_file.__file__).parent / "result.schema.json").read_text())
+SCHEMA = result_file.load_schema(result_file.SCHEMA)
 
 OBJECTS = {
     model.Result: SCHEMA,

@@ -87,7 +87,7 @@ def test_a_result_of_many_hours_is_kept_and_says_what_is_left_out(
     seconds = [tick / 10 for tick in range(ticks)]
     made["telemetry"]["samples"] = {**series, "seconds": seconds, "memory_clock_mhz": [3201] * ticks}
     monkeypatch.setattr(untrusted, "ITEM_LIMIT", ticks)
-    plan: Any = SimpleNamespace(out=tmp_path / "out", device="cuda")
+    plan: Any = SimpleNamespace(out=tmp_path / "out", device="cuda", void_limit=0.25)
     monkeypatch.setattr(phases, "run_comparison", lambda *_: RunState(plan, []))
     monkeypatch.setattr(build_result, "build", lambda *_: typed(made))
     monkeypatch.setattr(run_times, "keep", lambda *_: None)
