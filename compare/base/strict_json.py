@@ -3,6 +3,7 @@
 import functools
 import types
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
@@ -21,7 +22,8 @@ def encode(value: Any) -> Any:
 def decode(kind: Any, value: Any) -> Any:
     """Return a JSON value as an object of the type `kind`.
 
-    A type is a dataclass, a sequence, a mapping with strings as keys, a number, a text, or one of these or None.
+    A type is a dataclass, a sequence, a mapping with strings as keys, a number, a text, None, or one of
+    several of these.
 
     Raises:
         TypeError: the value does not have that type.
@@ -32,7 +34,7 @@ def decode(kind: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         if value is None and types.NoneType in inner:
             return None
-        return decode(next(each for each in inner if each is not types.NoneType), value)
+        return _decode_one_of([each for each in inner if each is not types.NoneType], value)
     if isinstance(kind, type) and is_dataclass(kind):
         return _decode_dataclass(cast(Any, kind), value)
     if origin is tuple and inner[-1] is not Ellipsis:
@@ -48,6 +50,14 @@ def decode(kind: Any, value: Any) -> Any:
     if kind is float:
         return _check(kind, value, int, float)
     return _check(kind, value, types.NoneType if kind is None else kind)
+
+
+def _decode_one_of(kinds: Sequence[Any], value: Any) -> Any:
+    """Return a value as the first of several types that it has. The last one says what is wrong."""
+    for kind in kinds[:-1]:
+        with suppress(TypeError):
+            return decode(kind, value)
+    return decode(kinds[-1], value)
 
 
 def _decode_dataclass(kind: Any, value: Any) -> Any:

@@ -2,13 +2,23 @@
 
 import inspect
 import json
-from dataclasses import fields
-from typing import Any, get_type_hints
+from dataclasses import fields, replace
+from typing import Any, cast, get_type_hints
 
 import pytest
 
 from compare.base import commands, strict_json
-from compare.base.commands import COMMANDS, Block, CompilingBlock, MeasureNoise, Restart, Spin, WarmUp
+from compare.base.commands import (
+    COMMANDS,
+    Block,
+    CompilingBlock,
+    MeasureNoise,
+    Open,
+    Restart,
+    Spin,
+    WarmUp,
+    read_command,
+)
 from compare.base.interface import RunSpec
 from compare.base.protocol import ProtocolError
 from compare.worker.worker import Worker
@@ -68,3 +78,13 @@ def test_a_deadline_of_the_user_s_replaces_the_command_s() -> None:
     assert (Block(1).seconds(None), Block(1).seconds(5.0)) == (600, 5)
     assert CompilingBlock(1).seconds(None) == WarmUp.deadline == 21600
     assert (Spin(10, 1).seconds(None), Spin(10, 1).seconds(5.0)) == (610, 15)
+
+
+def test_values_of_knobs_keep_their_types() -> None:
+    knobs = {"compile": True, "steps-per-dispatch": 1, "input": "stream"}
+    command = Open(replace(SPEC, knobs=knobs))
+    received = read_command(command.message())
+    assert received == command
+    assert [type(value) for value in cast(Open, received).spec.knobs.values()] == [bool, int, str]
+    with pytest.raises(ProtocolError, match="is not str"):
+        read_command(Open(replace(SPEC, knobs=cast(Any, {"compile": 0.5}))).message())
