@@ -193,7 +193,7 @@ def test_a_reference_without_a_factory_is_refused(reference: str):
     ],
 )
 def test_a_certificate_on_a_cpu_trains_large_images_in_small_batches(
-    image: str, changes: dict[str, int], batch: int, rate: float
+    image: str, changes: dict[str, Any], batch: int, rate: float
 ) -> None:
     settings = plan.reduce_to_certificate(Settings(workload=pair(image=image), device="cpu", **changes))
     assert isinstance(settings.workload, Workload)
