@@ -21,6 +21,8 @@ _MEBIBYTE = 2**20
 _LEAST_WIDTH = 120
 _PICTURE_INCHES = (7.2, 3.9)  # the shape of a slide
 _BAR = 0.8
+_MOST_ABOVE = 1.6
+"""How high an interval may reach, in the highest bar. What is above is cut off."""
 
 _TIMES = ("rung", "backend", "step (ms)", "interval", "time of an image", "images/s", "kept")
 _COSTS = ("rung", "backend", "MiB", "compile (s)", "breaks even", "latency (ms)", "accuracy", "agreement")
@@ -192,6 +194,7 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
     axes: Any = figure.subplots()
     width = _BAR / len(backends)
     top = max(each.images_per_second or 0.0 for rung in timed for each in rung.contenders.values())
+    highest = top
     for number, backend in enumerate(backends):
         colour = choose_colour(number)
         for place, rung in enumerate(timed):
@@ -213,7 +216,8 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
             )
             top_of_bar = rate
             if (step := each.step_seconds) is not None:
-                top_of_bar = min(rate * step.estimate / step.low, 1.1 * top)
+                top_of_bar = min(rate * step.estimate / step.low, _MOST_ABOVE * top)
+                highest = max(highest, top_of_bar)
                 ends = [[rate - rate * step.estimate / step.high], [rate * step.estimate / step.low - rate]]
                 axes.errorbar(x, rate, ends, color=find_light("ink"), linewidth=0.8, capsize=1.5)
             axes.annotate(
@@ -230,9 +234,9 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
     axes.bar(
         math.nan, math.nan, facecolor=find_light("paper"), edgecolor=find_light("muted"), hatch="////", label="not kept"
     )
-    axes.set_ylim(0, 1.18 * top)
+    axes.set_ylim(0, 1.1 * highest)
     axes.set_ylabel("images per second")
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xticks(range(len(timed)), [rung.name for rung in timed], rotation=30, ha="right")
-    axes.legend(frameon=False, ncols=len(backends) + 1, loc="upper left")
+    axes.legend(frameon=False, ncols=len(backends) + 1, loc="lower left", bbox_to_anchor=(0, 1))
     return figure
