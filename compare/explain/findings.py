@@ -143,7 +143,15 @@ def _unfused(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     if others and side.device == "cuda" and side.can_switch("compile") and _matters(side, gain, _LARGE_SHARE):
         count = sum(side.table.classes[name].kernels for name in names)
         text = f"work between the products takes {_of_step(side, side.table.seconds(*names))} in {count:.0f} kernels"
-        yield _finding(side, f"{text} that a compiler would fuse", "compile", gain)
+        yield _finding(side, f"{text} that a compiler would fuse{_name_layer(side, others, gain)}", "compile", gain)
+
+
+def _name_layer(side: Side, others: Sequence[Side], gain: float) -> str:
+    """Name the layer that makes most of a gain by itself, after a comma."""
+    theirs = [_by_layer(other) for other in others]
+    excess = {name: time - min(each.get(name, 0.0) for each in theirs) for name, time in _by_layer(side).items()}
+    largest = max(excess, key=lambda name: excess[name], default="")
+    return f", mostly in layer {largest}" if largest and excess[largest] >= 0.5 * gain else ""
 
 
 def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Finding]:

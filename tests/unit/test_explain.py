@@ -260,6 +260,12 @@ CAUSES: dict[str, tuple[dict[str, Any], str | None, str, float]] = {
         "layer mine",
         -0.5,
     ),
+    "a slow layer of many kernels": (
+        {"seconds": {"pointwise": 6e-4}, "layers": {("mine", "forward"): Work(5.5e-4)}, "knobs": {"compile": False}},
+        "compile",
+        "mostly in layer mine",
+        -0.5,
+    ),
     "Python": (
         {"step": 3e-3, "host_seconds": 2.9e-3, "knobs": {"graph-capture": False}},
         "graph-capture",
