@@ -213,7 +213,7 @@ def _scale_learning_rate(spec: RunSpec) -> RunSpec:
 
 def _shorten_dispatches(spec: RunSpec, steps: int) -> RunSpec:
     """Return the spec with at most `steps` in a dispatch. A longer dispatch would never run, and never be judged."""
-    if spec.knobs.get("steps-per-dispatch", 1) <= steps:
+    if int(spec.knobs.get("steps-per-dispatch", 1)) <= steps:
         return spec
     return replace(spec, knobs={**spec.knobs, "steps-per-dispatch": steps})
 

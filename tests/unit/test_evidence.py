@@ -13,7 +13,7 @@ import pytest
 from compare.agreement.floors import ULP64
 from compare.base import commands
 from compare.base.commands import Command
-from compare.base.interface import RunSpec
+from compare.base.interface import RunSpec, Value
 from compare.base.precisions import PRECISIONS
 from compare.data import dataset_file
 from compare.execution import certificate_cases, jobs, record_certificates
@@ -134,7 +134,7 @@ def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
 def test_kernels_are_searched_for_in_the_precision_that_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
-    searched = dict[str, bool]()
+    searched = dict[str, Value]()
 
     def look(_: Launcher, queues: Sequence[Queue], *__: Any) -> None:
         for command in (call.command for job in queues[0].jobs for call in job.calls):
