@@ -26,9 +26,12 @@ def make_picture(tuning: Tuning) -> Picture | Absent:
 
 
 def _list_bars(tuning: Tuning) -> list[tuple[Trial, str]]:
-    """Return the fastest candidates of each backend with what is said about each, the fastest first."""
+    """Return the fastest candidates of each backend with what is said about each, the fastest first.
+
+    Backends stand in the order of the command, so that they have the colours of other pictures.
+    """
     bars = list[tuple[Trial, str]]()
-    for backend in dict.fromkeys(trial.contender.partition(":")[0] for trial in tuning.trials):
+    for backend in dict.fromkeys([*tuning.ended, *(trial.contender.partition(":")[0] for trial in tuning.trials)]):
         timed = [trial for trial in tuning.trials if trial.contender.startswith(f"{backend}:") and trial.step_seconds]
         timed.sort(key=lambda trial: trial.step_seconds or 0.0)
         for trial in timed[:_MOST_BARS]:
