@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from compare.base.commands import UserFiles
-from compare.execution import kept_programs, phases
+from compare.execution import first_steps, kept_programs, phases
 from compare.execution.launcher import BESIDE_OTHERS, Launcher
-from compare.execution.run_state import RunState
+from compare.execution.run_state import KeptProgram, RunState
 from compare.report import measurements
 from compare.settings.plan import Plan
 from compare.store.entries import Entry, Store, compute_key
@@ -150,6 +150,16 @@ class Facts:
 def facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Facts:
     plans.register(monkeypatch, tmp_path)
     return Facts(tmp_path)
+
+
+def test_memory_is_measured_at_once_if_the_programs_are_kept(facts: Facts) -> None:
+    state = RunState.begin(facts.plan, None)
+    contender = state.runs[0]
+    _, queue = first_steps.make_queues(Launcher(facts.plan, facts.folder), state, contender, 1, lambda: None)
+    (memory,) = queue.jobs
+    assert not memory.may_begin()  # a compiler needs memory too
+    contender.program_kept = KeptProgram("key", "today")
+    assert memory.may_begin()
 
 
 @pytest.mark.parametrize(
