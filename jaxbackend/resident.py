@@ -19,7 +19,8 @@ class Resident:
     def __init__(
         self, step: TrainingStep, policy: precision.Policy, strategy: parallel.Strategy, knobs: KnobValues
     ) -> None:
-        self._step, self._policy, self._strategy, self._knobs = step, policy, strategy, knobs
+        self._step, self._policy, self._strategy = step, policy, strategy
+        self._per_dispatch = int(knobs["steps-per-dispatch"])
         self._stacked: tuple[jax.Array, jax.Array] | None = None
         self._pool: list[tuple[jax.Array, jax.Array]] = []
         self._position = 0
@@ -55,7 +56,7 @@ class Resident:
 
     def dispatch(self, state: TrainState, steps: int) -> tuple[int, TrainState, jax.Array]:
         """Train with one dispatch of at most `steps`. Return how many steps it took, the new state and their losses."""
-        count = int(self._knobs["steps-per-dispatch"])
+        count = self._per_dispatch
         if self._step.several is not None and self._stacked is not None and steps >= count:
             state, losses = self._step.several(state, *self._stacked, np.int32(self._position))
         else:

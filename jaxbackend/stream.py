@@ -26,7 +26,8 @@ class Stream:
     name = "stream"
 
     def __init__(self, step: TrainingStep, policy: precision.Policy, device: Any, knobs: KnobValues) -> None:
-        self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
+        self._step, self._policy, self._device = step, policy, device
+        self._per_dispatch = int(knobs["steps-per-dispatch"])
         self._images: Array
         self._labels: Array
         self._levels: jax.Array | None = None
@@ -52,7 +53,7 @@ class Stream:
         """Return the program of a whole dispatch, and its arguments after the state, at the first batch."""
         if self._step.several is None:
             return self._step.program, self.first()
-        count = int(self._knobs["steps-per-dispatch"])
+        count = self._per_dispatch
         unit = self._put(self._images[:count], self._labels[:count], self._levels)
         return self._step.several, (*unit, np.int32(0))
 
@@ -66,7 +67,7 @@ class Stream:
         if any(batch.levels is not first.levels for batch in batches):
             raise ValueError("a stream takes batches of one table of levels")
         # The first batches again at the end, so that every unit is a slice of one array.
-        units = [batches[i % len(batches)] for i in range(len(batches) + int(self._knobs["steps-per-dispatch"]) - 1)]
+        units = [batches[i % len(batches)] for i in range(len(batches) + self._per_dispatch - 1)]
         self._images = np.stack([batch.images for batch in units], dtype=self._dtype(first), casting="same_kind")
         self._labels = np.stack([batch.labels for batch in units])
         self._levels = self._table(first)
@@ -74,7 +75,7 @@ class Stream:
 
     def dispatch(self, state: TrainState, steps: int) -> tuple[int, TrainState, jax.Array]:
         """Train with one dispatch of at most `steps`. Return how many steps it took, the new state and their losses."""
-        count = int(self._knobs["steps-per-dispatch"]) if steps >= int(self._knobs["steps-per-dispatch"]) else 1
+        count = self._per_dispatch if steps >= self._per_dispatch else 1
         images, labels = self._unit(count)
         if len(self._reading) == _READING:
             self._reading.popleft().block_until_ready()

@@ -19,6 +19,7 @@ class Resident:
 
     def __init__(self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: KnobValues) -> None:
         self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
+        self._per_dispatch = int(knobs["steps-per-dispatch"])
         self._several: CapturedSteps | None = None
         self._stacked: tuple[torch.Tensor, torch.Tensor] | None = None
         self._pool: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -63,7 +64,7 @@ class Resident:
     def dispatch(self, steps: int) -> tuple[int, torch.Tensor]:
         """Train with one dispatch of at most `steps`. Return how many steps it took and their losses."""
         several = self._find_graph(steps)
-        count = 1 if several is None else int(self._knobs["steps-per-dispatch"])
+        count = 1 if several is None else self._per_dispatch
         losses = self._step(*self._pool[self._position]) if several is None else several(self._position)
         self._position = (self._position + count) % len(self._pool)
         return count, losses
@@ -75,7 +76,7 @@ class Resident:
 
     def _find_graph(self, steps: int) -> CapturedSteps | None:
         """Return the graph if it can take the next steps. `steps` is the number still to take."""
-        count = int(self._knobs["steps-per-dispatch"])
+        count = self._per_dispatch
         if self._stacked is None or steps < count:
             return None
         if self._several is None:

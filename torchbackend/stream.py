@@ -25,6 +25,7 @@ class Stream:
 
     def __init__(self, step: TrainingStep, policy: precision.Policy, device: torch.device, knobs: KnobValues) -> None:
         self._step, self._policy, self._device, self._knobs = step, policy, device, knobs
+        self._per_dispatch = int(knobs["steps-per-dispatch"])
         self._copies = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._values = tuning.compile_step(pixels.values, knobs)
         self._several: CapturedSteps | None = None
@@ -72,13 +73,12 @@ class Stream:
             self._copies.synchronize()  # no copy may run into memory that is freed here
         self._several, self._levels = None, table
         self._slots = deque(
-            _Slot(int(self._knobs["steps-per-dispatch"]), first, self._dtype(first), self._device, self._copies)
-            for _ in range(_SLOTS)
+            _Slot(self._per_dispatch, first, self._dtype(first), self._device, self._copies) for _ in range(_SLOTS)
         )
 
     def dispatch(self, steps: int) -> tuple[int, torch.Tensor]:
         """Train with one dispatch of at most `steps`. Return how many steps it took and their losses."""
-        count = int(self._knobs["steps-per-dispatch"]) if steps >= int(self._knobs["steps-per-dispatch"]) else 1
+        count = self._per_dispatch if steps >= self._per_dispatch else 1
         if self._ahead != count:
             self._fetch(count)
         slot = self._slots[0]
@@ -100,7 +100,7 @@ class Stream:
         self._ahead = count
 
     def _train(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        count = int(self._knobs["steps-per-dispatch"])
+        count = self._per_dispatch
         if not self._knobs["graph-capture"] or len(labels) < count:
             return self._train_step(images[0], labels[0])
         if self._several is None:

@@ -36,8 +36,8 @@ KEPT_HEAP: Mapping[str, str] = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_
 
 
 def list_words(backend: str, device: str) -> tuple[str, ...]:
-    """Return the words of the knob that a backend has on a device, besides `none`."""
-    return tuple(FLAGS.get((backend, device), {}))
+    """Return the words of the knob that a backend has on a device. The first one is `none`."""
+    return (NO_FLAGS, *FLAGS.get((backend, device), {}))
 
 
 def find_variables(backend: str, device: str, word: str) -> Mapping[str, str]:

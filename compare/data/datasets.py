@@ -41,7 +41,7 @@ class Dataset:
 
     @classmethod
     def make_later(cls, make: Callable[[], tuple[Batch, Batch]], source: str) -> "Dataset":
-        """Return a dataset whose sets are made when somebody reads them first. That takes seconds for large images."""
+        """Return a dataset that makes its sets at the first access. That takes seconds for large images."""
         dataset = cls.__new__(cls)
         vars(dataset).update(_make=make, source=source)
         return dataset

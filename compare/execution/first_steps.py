@@ -16,13 +16,14 @@ from compare.execution.launcher import BESIDE_OTHERS, Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.execution.timed_block import BLOCK_SECONDS
 
-_PURPOSE = "training"
+PURPOSE = "training"
+"""The purpose of the children, by which those that were started ahead are found."""
 
 
 def start_ahead(launcher: Launcher, state: RunState) -> None:
     """Start the children of `make_queues`, so that they import while the parent still prepares the run."""
     both = launcher.plan.task != INFER and ready_children.have_cores(2 * len(state.alive))
-    launcher.start_ahead([(run, _PURPOSE, 0) for run in state.alive for _ in range(2 if both else 1)])
+    launcher.start_ahead([(run, PURPOSE, 0) for run in state.alive for _ in range(2 if both else 1)])
 
 
 def make_queues(
@@ -31,9 +32,8 @@ def make_queues(
     """Return all of a contender's work as jobs that run beside those of others and beside certificates.
 
     A compiler needs memory too. So memory is measured in a fresh child that finds all programs: kept ones, or those of
-    the first steps.
-    First steps run alone if their search for kernels decides for all rounds. Memory is measured alone if other work
-    would mislead the search. `keep_programs` is called when the contender has compiled.
+    the first steps. First steps run alone if their search for kernels decides for all rounds. Memory is measured alone
+    if other work would mislead the search. `keep_programs` is called when the contender has compiled.
     """
     searches = launcher.plan.keeps_search(run.contender) and run.program_kept is None
     run.has_compiled_alone = searches
@@ -55,7 +55,7 @@ def make_queues(
 
 def _make_queue(run: ContenderRun, jobs: list[Job]) -> Queue:
     # Settings must be those of the timed rounds, including the number of threads.
-    return Queue(run, jobs, most=1, purpose=_PURPOSE, divides_cores=False)
+    return Queue(run, jobs, most=1, purpose=PURPOSE, divides_cores=False)
 
 
 def make_calls(launcher: Launcher, run: ContenderRun, end: Callable[[], None] = lambda: None) -> list[Call]:
@@ -123,4 +123,4 @@ def make_training_queue(launcher: Launcher, state: RunState, run: ContenderRun, 
     if launcher.plan.cluster.count == 1:
         alone = not launcher.may_load_beside_others(run)
         jobs.insert(0, Job("usage", usage.make_memory_calls(launcher, run), alone=alone, memory=run.held_bytes))
-    return Queue(run, jobs, most=1, purpose=_PURPOSE)
+    return Queue(run, jobs, most=1, purpose=PURPOSE)

@@ -213,7 +213,7 @@ def _train(launcher: Launcher, state: RunState, progress: Progress, kept: KeptCe
     plan, runs = launcher.plan, state.runs
     beside = BESIDE_OTHERS[plan.device]
     progress("start contenders", 0, len(runs))
-    with launcher.children(runs, purpose="training") as children:
+    with launcher.children(runs, purpose=first_steps.PURPOSE) as children:
         for index, (run, context) in enumerate(zip(runs, children, strict=True)):
             progress(f"train {run.contender.name}", index, len(runs))
             calls = first_steps.make_calls(launcher, run)

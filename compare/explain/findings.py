@@ -148,8 +148,7 @@ def _unfused(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
 
 def _name_layer(side: Side, others: Sequence[Side], gain: float) -> str:
     """Name the layer that makes most of a gain by itself, after a comma."""
-    theirs = [_by_layer(other) for other in others]
-    excess = {name: time - min(each.get(name, 0.0) for each in theirs) for name, time in _by_layer(side).items()}
+    excess = {layer: seconds - least for layer, (seconds, least) in _compare_layers(side, others).items()}
     largest = max(excess, key=lambda name: excess[name], default="")
     return f", mostly in layer {largest}" if largest and excess[largest] >= 0.5 * gain else ""
 
@@ -222,10 +221,7 @@ def _host(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
 def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
     if not others:
         return
-    own = _by_layer(side)
-    theirs = [_by_layer(other) for other in others]
-    for layer, seconds in sorted(own.items(), key=lambda item: -item[1]):
-        least = min(each.get(layer, 0.0) for each in theirs)
+    for layer, (seconds, least) in sorted(_compare_layers(side, others).items(), key=lambda item: -item[1][0]):
         gain = seconds - least
         busy_gain = side.table.busy_seconds - min(other.table.busy_seconds for other in others)
         if not least or seconds < _FACTOR * least or not _matters(side, gain, _LARGE_SHARE) or busy_gain < 0.5 * gain:
@@ -242,6 +238,13 @@ def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
             f"{longest[:60]}"
         )
         yield _finding(side, text, None, gain)
+
+
+def _compare_layers(side: Side, others: Sequence[Side]) -> dict[str, tuple[float, float]]:
+    """Return the seconds of each layer, and the least that another contender spends in it."""
+    theirs = [_by_layer(other) for other in others]
+    own = _by_layer(side).items()
+    return {layer: (seconds, min(each.get(layer, 0.0) for each in theirs)) for layer, seconds in own}
 
 
 def _by_layer(side: Side) -> dict[str, float]:

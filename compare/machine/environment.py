@@ -87,7 +87,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Checkout(TypedDict):
-    """The git checkout that samestep runs from. `dirty` is None if git did not say."""
+    """The git checkout that samestep runs from. `dirty` is None if git gives no answer."""
 
     commit: str
     dirty: bool | None

@@ -26,7 +26,7 @@ _XID = 0x08  # nvmlEventTypeXidCriticalError
 
 
 class GpuFacts(TypedDict):
-    """What NVML says of one GPU. Memory is in bytes, clocks in MHz, power in watts. Unknown figures are None."""
+    """What NVML says of one GPU. Memory is in bytes, clocks in MHz, power in watts. None stands for unknown."""
 
     index: int
     name: str

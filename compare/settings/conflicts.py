@@ -53,7 +53,7 @@ def check(where: str, backend: str, device: str, values: Mapping[str, Value], gi
     for knob in KNOBS.values():
         if knob.name in on and knob.required_device not in (None, device):
             raise Refused(f"{where}: {knob.name} needs --device {knob.required_device}")
-    words = (compiler_flags.NO_FLAGS, *compiler_flags.list_words(backend, device))
+    words = compiler_flags.list_words(backend, device)
     if (flags := values.get("compiler-flags", words[0])) not in words:
         raise Refused(f"{where}: {backend} has no compiler-flags={flags} on {device}; allowed: {', '.join(words)}")
     if device == "cpu" and backend == "jax" and "overlap-reduction" in on:

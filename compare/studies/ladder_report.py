@@ -176,8 +176,10 @@ def make_picture(ladder: Ladder) -> Picture | Absent:
     timed = [rung for rung in ladder.rungs if any(each.images_per_second for each in rung.contenders.values())]
     if not timed:
         return Absent("no rung was timed")
-    caption = "Images per second on every rung: higher is better. A rung with a hatched bar was not kept. A "
-    caption += "dash stands where a framework has no such change."
+    caption = (
+        "Images per second on every rung: higher is better. A rung with a hatched bar was not kept. A dash stands "
+        "where a framework has no such change."
+    )
     return Picture(
         "ladder",
         f"Optimisation ladder of {ladder.workload}",
@@ -222,7 +224,7 @@ def _draw(timed: Sequence[Rung], backends: Sequence[str]) -> Figure:
                 axes.errorbar(x, rate, ends, color=find_light("ink"), linewidth=0.8, capsize=1.5)
             axes.annotate(
                 _format_figures(rate, 3),
-                (x, max(rate, top_of_bar)),
+                (x, top_of_bar),
                 xytext=(0, 5),
                 textcoords="offset points",
                 ha="center",

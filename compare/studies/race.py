@@ -107,7 +107,7 @@ class Track:
             return
         value = base.get(knob.name, knob.default)
         if knob.name == _FLAGS:
-            words = (compiler_flags.NO_FLAGS, *compiler_flags.list_words(self.backend, self.device))
+            words = compiler_flags.list_words(self.backend, self.device)
             yield from ({_FLAGS: word} for word in words if word != value)
             return
         if isinstance(value, bool):
