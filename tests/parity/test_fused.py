@@ -116,8 +116,8 @@ def test_the_kernels_train_like_separate_layers(backend: str, kernels: str) -> N
 @pytest.mark.parametrize("kept", ["first", "last"])
 def test_blocks_without_a_kernel_stand_beside_fused_ones(backend: str, kept: str) -> None:
     every = EveryPart(KERNELS["apart"])
-    middle = 32  # output channels of the first block
-    parts = {part: every[part] for part in every if (max(part[1:3]) <= middle) is (kept == "first")}
+    first, *_ = WORKLOAD.model.arguments["widths"]  # the inner channels of all products in the first block
+    parts = {part: every[part] for part in every if (part[1] == first) is (kept == "first")}
     with plans.using(parts):
         fused = train(backend, fused=True, precision="float64")
     check_same(fused, train(backend, fused=False, precision="float64"), 1e-10)
