@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch._dynamo import config as dynamo
+from torch._dynamo.exc import InternalTorchDynamoError
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch.backends import cudnn
@@ -53,7 +54,15 @@ from torchbackend import (
     tuning,
     user_models,
 )
-from torchbackend.only import exact_gradients, graph_passes, layer_scopes, model_checks, modules, recorded_layers
+from torchbackend.only import (
+    exact_gradients,
+    graph_passes,
+    layer_scopes,
+    model_checks,
+    modules,
+    programs,
+    recorded_layers,
+)
 from torchbackend.step import TrainingStep
 
 
@@ -80,7 +89,9 @@ class TorchSession:
         exact_gradients.use(wanted=self._policy.compute_dtype == torch.float64)
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
-        tuning.prepare(knobs, spec.device, exchanges=modules.has_exchanges(model))
+        joined = place is not None or bool(knobs["compiled-autograd"])
+        exchanges = modules.has_exchanges(model)
+        tuning.prepare(knobs, spec.device, exchanges=exchanges, keeps_traces=spec.keeps_traces and not joined)
         model = model.to(self._device)
         if knobs["rematerialisation"]:
             rematerialisation.apply(model, workloads.list_blocks(workload.model))
@@ -126,6 +137,11 @@ class TorchSession:
         """See `compare.base.interface.Session`."""
         return int(self._spec.knobs["steps-per-dispatch"])
 
+    @property
+    def loading_seconds(self) -> float:
+        """See `compare.base.interface.Session`."""
+        return self._step.loading_seconds
+
     def signature(self) -> dict[str, tuple[int, ...]]:
         """See `compare.base.interface.Session`."""
         return self._signature
@@ -146,12 +162,24 @@ class TorchSession:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
             while steps:
-                taken, losses = self._input.dispatch(steps)
+                taken, losses = self._input.dispatch(steps) if self._has_run else self._dispatch_first(steps)
                 if not (self._has_run or self._input.captured):
                     memory.reset_peaks(self._device)
+                if not self._has_run:
+                    programs.keep_traces()
                 self._has_run = True
                 self._losses.append(losses)
                 steps -= taken
+
+    def _dispatch_first(self, steps: int) -> tuple[int, torch.Tensor]:
+        """Dispatch. Torch fails before the step where a loaded program does not fit, because it holds its names."""
+        try:
+            return self._input.dispatch(steps)
+        except (AssertionError, InternalTorchDynamoError):
+            if not programs.has_loaded():
+                raise
+            self._step.trace_anew()
+            return self._input.dispatch(steps)
 
     def wait(self) -> None:
         """See `compare.base.interface.Session`."""
@@ -239,7 +267,7 @@ class TorchSession:
         if layer_scopes.is_under_nsight():
             with layer_scopes.nvtx_ranges({} if self._graphs else self._modules()):
                 work()
-        programs = layer_scopes.compiled_modules() if self._graphs else []
+        modules_of_programs = layer_scopes.compiled_modules() if self._graphs else []
         scopes = layer_scopes.named_cpu_kernels() if self._graphs else layer_scopes.named(self._modules())
         with scopes:
             events = profile.events(work)
@@ -248,7 +276,7 @@ class TorchSession:
             self._spec.device,
             steps,
             events,
-            [Path(program.__file__).read_text(encoding="utf-8") for program in programs],
+            [Path(module.__file__).read_text(encoding="utf-8") for module in modules_of_programs],
             nodes=self._graphs.nodes if self._graphs else {},
             layers={
                 name: layer_kind(roles.role(module), type(module).__name__) for name, module in self._modules().items()

@@ -1,12 +1,12 @@
 """The training step: forward, loss, backward and update, over the state that model and optimizer hold."""
 
+import time
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 from compare.base import task
 from compare.base.interface import KnobValues, Refused
@@ -14,7 +14,7 @@ from compare.base.process_group import RankInfo
 from compare.base.workloads import OptimizerSpec
 from torchbackend import activations, optim, parallel, precision, tuning
 from torchbackend.losses import TaskLoss, softmax_cross_entropy
-from torchbackend.only import buckets
+from torchbackend.only import buckets, programs
 from torchbackend.only.grad_scaler import make_grad_scaler
 from torchbackend.only.memory_order import to_channels_last
 from torchbackend.only.recorded_layers import RecordedLayer
@@ -68,7 +68,11 @@ class TrainingStep:
         self._autograd = buckets.make_backward_context(
             compiled=shared and bool(knobs["compiled-autograd"]), shared=shared
         )
-        self._forward = self._cast(tuning.compile_step(self._objective, knobs, shared=shared))
+        start = time.perf_counter()
+        # Programs that were traced before are loaded here, for tensors as they are within autocast.
+        self._compile = self._cast(lambda: tuning.compile_step(self._objective, knobs, shared=shared))
+        self._forward = self._cast(self._compile())
+        self.loading_seconds = time.perf_counter() - start
         inspected = {**knobs, "compile": knobs["compile"] and not inspects_uncompiled}
         self._inspected_forward = self._cast(tuning.compile_step(self._inspected_objective, inspected, shared=shared))
         self._evaluate = self._cast(self.model)  # it is not timed, and its operations are compiled already
@@ -84,6 +88,11 @@ class TrainingStep:
             shares.append(share.detach())
         self._descend()
         return reduce(torch.add, shares)
+
+    def trace_anew(self) -> None:
+        """Drop a program that was loaded and does not fit, and trace it with the next step."""
+        programs.drop_traces(self._objective)
+        self._forward = self._cast(self._compile())
 
     def inspect(self, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
         """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
@@ -146,7 +155,7 @@ class TrainingStep:
     @property
     def programs(self) -> int:
         """The number of programs of the training step, 0 if it runs op by op."""
-        return counters["frames"]["ok"]
+        return programs.count()
 
     @property
     def count(self) -> int:

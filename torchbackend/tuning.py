@@ -29,12 +29,12 @@ def compile_step(step: Callable[..., Any], knobs: KnobValues, *, shared: bool = 
     return torch.compile(step, dynamic=False, backend=programs.compiler(shared=shared))
 
 
-def prepare(knobs: KnobValues, device: str, *, exchanges: bool) -> None:
+def prepare(knobs: KnobValues, device: str, *, exchanges: bool, keeps_traces: bool = False) -> None:
     """Set the compiler's options, import it, and let it find this machine's vector instructions.
 
     So no compile time contains these. To find vector instructions, torch compiles and loads small probes. They and
     precompiled headers do not depend on a program, so they stay in one private folder from run to run. `exchanges`
-    tells whether devices exchange anything between a model's layers.
+    tells whether devices exchange anything between a model's layers. `keeps_traces` is as in `RunSpec`.
     """
     joint, late = bool(knobs["compiled-autograd"]), exchanges and bool(knobs["overlap-exchanges"])
     # DistributedDataParallel reduces within a compiled backward pass, or programs are cut at its buckets. Torch caches
@@ -50,6 +50,7 @@ def prepare(knobs: KnobValues, device: str, *, exchanges: bool) -> None:
     functorch.ban_recompute_used_far_apart = not exchanges
     # Hooks in a recomputed block record in the forward pass only, as without the compiler.
     dynamo.skip_fwd_side_effects_in_bwd_under_checkpoint = bool(knobs["rematerialisation"])
+    programs.use_traces(wanted=keeps_traces and bool(knobs["compile"]))
     if not knobs["compile"]:
         return
     programs.inductor_compiler()

@@ -119,7 +119,7 @@ class WarmUpTimes:
     """The times of a warm-up.
 
     Attributes:
-        first_step_seconds: the time of the first dispatch.
+        first_step_seconds: the time of the first dispatch, and of loading programs before it.
         compile_seconds: the time that the first dispatch took more than a later one.
         warmup_seconds: the time until step times had settled.
         steady: whether step times had settled at the end.

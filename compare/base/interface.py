@@ -107,6 +107,8 @@ class RunSpec:
         task: one of `TASKS`.
         inspects_uncompiled: whether `Session.inspect` needs no compiler of its own, where its operations run without
             one. `Session.run` stays compiled.
+        keeps_traces: whether the session may take what an earlier process has traced, and keep what it traces itself.
+            Everything that decides a program must be the same for all processes that share the cache.
     """
 
     workload: str
@@ -128,6 +130,7 @@ class RunSpec:
     memory_limit_bytes: int | None = None
     task: str = TRAIN
     inspects_uncompiled: bool = False
+    keeps_traces: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `RunSpec(**spec.to_json())` is the inverse."""
@@ -178,7 +181,10 @@ class Kernel(NamedTuple):
 
 
 class Session(Protocol):
-    """One model in training. samestep calls it from one thread: `assign` and `feed` first, then in any order."""
+    """One model in training. samestep calls it from one thread: `assign` and `feed` first, then in any order.
+
+    A session that loads programs when it is made tells how long that took, in an attribute `loading_seconds`.
+    """
 
     @property
     def steps_per_dispatch(self) -> int:

@@ -87,6 +87,10 @@ class Launcher:
         """Return the spec that a child of this contender builds, with some fields changed."""
         return self.plan.spec(run.contender, self.dataset, **changes)
 
+    def loading_spec(self, run: ContenderRun) -> RunSpec:
+        """Return the spec of a child that loads what an earlier one has compiled, if there is such a program."""
+        return self.spec(run, keeps_traces=not self.compiles_every_round(run))
+
     def variables(self, run: ContenderRun, knobs_changed: KnobValues | None = None) -> dict[str, str]:
         """Return the variables that every child of a contender gets besides this process's own."""
         values = {**self.plan.knobs(run.contender), **(knobs_changed or {})}

@@ -114,7 +114,7 @@ class Worker:
         """
         session = self._open_session
         unit = session.steps_per_dispatch
-        first = self._time(unit)
+        first = getattr(session, "loading_seconds", 0.0) + self._time(unit)
         part = _whole_dispatches(session, _FIRST_LOSSES)  # the steps of each of the blocks
         blocks, steady = [self._time(part)], False
         self._first = self._describe_start()

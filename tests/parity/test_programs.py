@@ -33,6 +33,19 @@ for name in ("stock", "compiled"):
     print("torch._inductor.compile_fx" in sys.modules)
 """
 
+TRAINED = """
+import sys
+import torch
+from tests.parity import twins
+from torch._dynamo.utils import counters
+session = twins.session("torch", tuning="compiled", precision="bfloat16", keeps_traces=True)
+if "misfit" in sys.argv:
+    next(session._step.model.parameters()).requires_grad_(False)
+twins.trained(session, twins.batches("digits-cnn", 2), 3)
+print(counters["frames"]["ok"], session.settings()["compile"], session.losses().tolist())
+"""
+"""Trains, and prints how many programs were traced, whether steps are compiled, and the losses."""
+
 FIRST, SECOND, ELSEWHERE = (RankInfo(rank, 4, 2) for rank in (0, 1, 2))
 
 
@@ -230,3 +243,19 @@ def test_of_two_processes_the_second_compiles_nothing(tmp_path: Path, way: str) 
     first, second = (re.findall(rf"\[rank{rank}\].*fx graph cache (miss|hit)", lines) for rank in (0, 1))
     assert first
     assert second == ["hit"] * len(first)
+
+
+def test_programs_that_were_traced_before_are_not_traced_again(tmp_path: Path) -> None:
+    first, again, misfit = (train_with_traces(tmp_path, *words) for words in ((), (), ("misfit",)))
+    traced, compiled, losses = first.split(maxsplit=2)
+    assert (traced, compiled) == ("1", "True")
+    assert again == f"0 True {losses}"
+    assert misfit.split()[:2] == ["1", "True"]  # one tensor differs, so the kept program is traced anew
+    assert misfit.split(maxsplit=2)[2] != losses
+
+
+def train_with_traces(cache: Path, *arguments: str) -> str:
+    """Return what `TRAINED` prints with this cache."""
+    words = {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", TRAINED, *arguments]
+    return subprocess.run(command, env=os.environ | words, capture_output=True, text=True, check=True).stdout.strip()

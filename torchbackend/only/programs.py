@@ -8,6 +8,7 @@ every kernel on the same cores. They share TorchInductor's cache. On GPUs, each 
 import hashlib
 import importlib
 import itertools
+import logging
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch._dynamo import config as dynamo
+from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.fx import GraphModule
@@ -24,6 +27,8 @@ from compare.base.process_group import RankInfo
 LONGEST_WAIT_SECONDS = 300.0  # half the time that NCCL waits for another process
 _POLL_SECONDS = 0.02
 _FORWARD, _BACKWARD = "forward", "backward"
+_INSTALLED = "__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_"
+"""How names begin that torch gives to the parts of a traced program."""
 
 
 class Store(Protocol):
@@ -134,3 +139,44 @@ def compiler(*, shared: bool) -> "str | Shared":
     """
     caches = inductor.fx_graph_cache and not inductor.force_disable_caches
     return _joined if shared and caches and _joined is not None else "inductor"
+
+
+def use_traces(*, wanted: bool) -> None:
+    """Let `torch.compile` take traced programs from its cache, if `wanted`, so that nothing is traced again.
+
+    Torch drops guards that hold in one process only, and says so for each. They tell programs apart that share a cache.
+    So all processes that share it must trace the same program.
+    """
+    dynamo.caching_precompile = wanted
+    if wanted:
+        logging.getLogger("torch._dynamo.guards").setLevel(logging.ERROR)
+
+
+def keep_traces() -> None:
+    """Keep what `torch.compile` has traced, if `use_traces` wants it. A program in several parts is traced every time.
+
+    A program from the cache counts no parts, so one that has several could not be told from a whole one.
+    """
+    if dynamo.caching_precompile and counters["frames"]["ok"] and not counters["graph_break"]:
+        importlib.import_module("torch._dynamo.precompile_context").PrecompileContext.save_to_dynamo_cache()
+
+
+def has_loaded() -> bool:
+    """Tell whether this process has loaded a traced program."""
+    return counters["dynamo_cache"]["dynamo_cache_hit"] > 0
+
+
+def drop_traces(method: Any) -> None:
+    """Drop the loaded program of a method, with the names that it has in the method's module, and load no more."""
+    dynamo.caching_precompile = False
+    counters.clear()
+    evaluation: Any = importlib.import_module("torch._C._dynamo.eval_frame")
+    evaluation._reset_precompile_entries(method.__func__.__code__)
+    names: dict[str, Any] = method.__func__.__globals__
+    for name in [name for name in names if name.startswith(_INSTALLED)]:
+        del names[name]
+
+
+def count() -> int:
+    """Return the number of programs of this process, traced or loaded."""
+    return counters["frames"]["ok"] + counters["dynamo_cache"]["dynamo_cache_hit"]
