@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.agreement import effective_settings
 from compare.base.commands import ChooseBatch, HeldMemory, ModelInfo, Open, Settings, Train, WarmUp
-from compare.base.interface import INFER, RunSpec
+from compare.base.interface import INFER
 from compare.execution import ready_children, updates, usage
 from compare.execution.jobs import Call, Job, Queue
 from compare.execution.launcher import BESIDE_OTHERS, Launcher
@@ -44,7 +44,7 @@ def make_queues(
 
     first = Job("training", make_calls(launcher, run, keep), alone=searches)
     memory = Job("usage", usage.make_memory_calls(launcher, run), alone=not launcher.may_load_beside_others(run))
-    calls = [Call(Open(_make_spec(launcher, run))), *make_training_calls(launcher, state, run, steps)]
+    calls = [Call(Open(launcher.timed_spec(run))), *make_training_calls(launcher, state, run, steps)]
     # On a CPU, threads that wait for each other would lose their cores to other work.
     training = Job("training", calls, alone=not BESIDE_OTHERS[launcher.plan.device])
     if launcher.plan.task == INFER:
@@ -58,16 +58,12 @@ def _make_queue(run: ContenderRun, jobs: list[Job]) -> Queue:
     return Queue(run, jobs, most=1, purpose=PURPOSE, divides_cores=False)
 
 
-def _make_spec(launcher: Launcher, run: ContenderRun) -> RunSpec:
-    return launcher.spec(run) if run.program_kept is None else launcher.loading_spec(run)
-
-
 def make_calls(launcher: Launcher, run: ContenderRun, end: Callable[[], None] = lambda: None) -> list[Call]:
     """Return the calls that show how a contender starts. They wait for steady times if these tell the compile time.
 
     `end` is called after the last one.
     """
-    spec = _make_spec(launcher, run)
+    spec = launcher.timed_spec(run)
     block_seconds, settles = BLOCK_SECONDS[launcher.plan.device], run.has_compiled_alone
 
     def keep_model(model: ModelInfo) -> None:
@@ -122,7 +118,7 @@ def make_training_queue(launcher: Launcher, state: RunState, run: ContenderRun, 
     Memory is measured first, alone if other work would mislead the search for kernels. The training then finds its
     results. On further machines JAX would compile for that, also beside other work.
     """
-    training = [Call(Open(launcher.loading_spec(run))), *make_training_calls(launcher, state, run, steps)]
+    training = [Call(Open(launcher.timed_spec(run))), *make_training_calls(launcher, state, run, steps)]
     jobs = [Job("training", training, memory=run.held_bytes)]
     if launcher.plan.cluster.count == 1:
         alone = not launcher.may_load_beside_others(run)

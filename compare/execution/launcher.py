@@ -87,8 +87,8 @@ class Launcher:
         """Return the spec that a child of this contender builds, with some fields changed."""
         return self.plan.spec(run.contender, self.dataset, **changes)
 
-    def loading_spec(self, run: ContenderRun) -> RunSpec:
-        """Return the spec of a child that loads what an earlier one has compiled, if there is such a program."""
+    def timed_spec(self, run: ContenderRun) -> RunSpec:
+        """Return the spec of a child that compiles what rounds time, or loads what an earlier child has compiled."""
         return self.spec(run, keeps_traces=not self.compiles_every_round(run))
 
     def variables(self, run: ContenderRun, knobs_changed: KnobValues | None = None) -> dict[str, str]:

@@ -145,7 +145,7 @@ def _open_ahead(launcher: Launcher, state: RunState) -> None:
     for first_gpu in _list_coming_rounds(launcher, state)[:most]:
         number = taken[first_gpu] = taken.get(first_gpu, -1) + 1
         for run in state.alive:
-            commands: list[Command[Any]] = [Open(launcher.loading_spec(run))]
+            commands: list[Command[Any]] = [Open(launcher.timed_spec(run))]
             if (
                 (state.rounds or number)
                 and plan.task != INFER

@@ -110,7 +110,7 @@ def _prepare_children(
 
     def open_session(run: ContenderRun) -> None:
         child(run).greet()
-        child(run).send(Open(launcher.loading_spec(run)))
+        child(run).send(Open(launcher.timed_spec(run)))
 
     def finish_load_ahead(run: ContenderRun) -> None:
         if run.model is not None and child(run).has_ahead(make_load(run)):
@@ -142,7 +142,7 @@ def _prepare_children(
     steps: Sequence[tuple[Sequence[ContenderRun], Callable[[ContenderRun], object]]] = (
         (unstarted, partial(start_child, launcher, children, number)),
         (runs, open_session),
-        (runs, lambda run: child(run).reply(Open(launcher.loading_spec(run)))),
+        (runs, lambda run: child(run).reply(Open(launcher.timed_spec(run)))),
         (runs, lambda _: launcher.ready.settle()),
         (trained, finish_load_ahead),
         (together, start_load),

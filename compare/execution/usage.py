@@ -27,7 +27,7 @@ def make_memory_calls(launcher: Launcher, run: ContenderRun) -> list[Call]:
 
     return [
         Call(IdleMemory(launcher.plan.device)),
-        Call(Open(launcher.loading_spec(run))),
+        Call(Open(launcher.timed_spec(run))),
         Call(MeasureMemory(_MEMORY_STEPS), keep),
     ]
 
@@ -48,7 +48,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
 
 
 def _measure_run(launcher: Launcher, child: Child, run: ContenderRun) -> None:
-    calls = make_memory_calls(launcher, run) if run.memory is None else [Call(Open(launcher.loading_spec(run)))]
+    calls = make_memory_calls(launcher, run) if run.memory is None else [Call(Open(launcher.timed_spec(run)))]
     jobs.run_calls(child, calls)
     if _is_communication_due(launcher, run):
         run.communication = child.call(MeasureCommunication(communication.STEPS))

@@ -153,11 +153,13 @@ def use_traces(*, wanted: bool) -> None:
 
 
 def keep_traces() -> None:
-    """Keep what `torch.compile` has traced, if `use_traces` wants it. A program in several parts is traced every time.
+    """Keep what `torch.compile` has traced and compiled, if `use_traces` wants it.
 
-    A program from the cache counts no parts, so one that has several could not be told from a whole one.
+    A program in several parts is not kept, because one from the cache counts no parts and could not be told from a
+    whole one. Torch cannot write the kernels of a GPU that it has loaded, only those that it has compiled.
     """
-    if dynamo.caching_precompile and counters["frames"]["ok"] and not counters["graph_break"]:
+    compiled = counters["frames"]["ok"] and not counters["inductor"]["fxgraph_cache_hit"]
+    if dynamo.caching_precompile and compiled and not counters["graph_break"]:
         importlib.import_module("torch._dynamo.precompile_context").PrecompileContext.save_to_dynamo_cache()
 
 
