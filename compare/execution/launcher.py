@@ -87,9 +87,9 @@ class Launcher:
         """Return the spec that a child of this contender builds, with some fields changed."""
         return self.plan.spec(run.contender, self.dataset, **changes)
 
-    def timed_spec(self, run: ContenderRun) -> RunSpec:
-        """Return the spec of a child that compiles what rounds time, or loads what an earlier child has compiled."""
-        return self.spec(run, keeps_traces=not self.compiles_every_round(run))
+    def timed_spec(self, run: ContenderRun, **changes: Any) -> RunSpec:
+        """Return the spec of a child that compiles what rounds time, or loads it. Changes keep the program."""
+        return self.spec(run, keeps_traces=not self.compiles_every_round(run), **changes)
 
     def variables(self, run: ContenderRun, knobs_changed: KnobValues | None = None) -> dict[str, str]:
         """Return the variables that every child of a contender gets besides this process's own."""

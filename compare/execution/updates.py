@@ -61,7 +61,7 @@ def make_calls(launcher: Launcher, run: ContenderRun, steps: int) -> list[Call]:
     rate = _RATE * max(1, rule.schedule.warmup) if rule.name == "sgd" else max(_RATE, rule.learning_rate)
     slower = replace(plan.workload, optimizer=replace(rule, learning_rate=rate))
     scale = {"loss_scale": _LOSS_SCALE} if PRECISIONS[plan.precision].has_loss_scale else {}
-    spec = launcher.spec(run, described=descriptions.to_json(slower), **scale)
+    spec = launcher.timed_spec(run, described=descriptions.to_json(slower), **scale)
     path = launcher.scratch / f"update-{run.contender.file_name}.safetensors"
 
     def keep(noise: Mapping[str, float | None]) -> None:
