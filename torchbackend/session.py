@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch._dynamo import config as dynamo
-from torch._dynamo.exc import InternalTorchDynamoError
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch.backends import cudnn
@@ -123,6 +122,7 @@ class TorchSession:
             inspects_uncompiled=spec.inspects_uncompiled,
         )
         kind = stream.Stream if knobs["input"] == "stream" else resident.Resident
+        self.loading_seconds = self._step.loading_seconds
         self._input = kind(self._step, self._policy, self._device, knobs)
         if workload.model.family == PAIR and knobs["channels-last"]:
             image = workload.model.resized(spec.image_size).image
@@ -136,11 +136,6 @@ class TorchSession:
     def steps_per_dispatch(self) -> int:
         """See `compare.base.interface.Session`."""
         return int(self._spec.knobs["steps-per-dispatch"])
-
-    @property
-    def loading_seconds(self) -> float:
-        """See `compare.base.interface.Session`."""
-        return self._step.loading_seconds
 
     def signature(self) -> dict[str, tuple[int, ...]]:
         """See `compare.base.interface.Session`."""
@@ -162,7 +157,7 @@ class TorchSession:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
             while steps:
-                taken, losses = self._input.dispatch(steps) if self._has_run else self._dispatch_first(steps)
+                taken, losses = self._input.dispatch(steps)
                 if not (self._has_run or self._input.captured):
                     memory.reset_peaks(self._device)
                 if not self._has_run:
@@ -170,16 +165,6 @@ class TorchSession:
                 self._has_run = True
                 self._losses.append(losses)
                 steps -= taken
-
-    def _dispatch_first(self, steps: int) -> tuple[int, torch.Tensor]:
-        """Dispatch. Torch fails before the step where a loaded program does not fit, because it holds its names."""
-        try:
-            return self._input.dispatch(steps)
-        except (AssertionError, InternalTorchDynamoError):
-            if not programs.has_loaded():
-                raise
-            self._step.trace_anew()
-            return self._input.dispatch(steps)
 
     def wait(self) -> None:
         """See `compare.base.interface.Session`."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.exc import InternalTorchDynamoError
 
 from compare.base import task
 from compare.base.interface import KnobValues, Refused
@@ -71,7 +72,7 @@ class TrainingStep:
         start = time.perf_counter()
         # Programs that were traced before are loaded here, for tensors as they are within autocast.
         self._compile = self._cast(lambda: tuning.compile_step(self._objective, knobs, shared=shared))
-        self._forward = self._cast(self._compile())
+        self._program, self._forward = self._cast(self._compile()), self._run_first
         self.loading_seconds = time.perf_counter() - start
         inspected = {**knobs, "compile": knobs["compile"] and not inspects_uncompiled}
         self._inspected_forward = self._cast(tuning.compile_step(self._inspected_objective, inspected, shared=shared))
@@ -88,11 +89,6 @@ class TrainingStep:
             shares.append(share.detach())
         self._descend()
         return reduce(torch.add, shares)
-
-    def trace_anew(self) -> None:
-        """Drop a program that was loaded and does not fit, and trace it with the next step."""
-        programs.drop_traces(self._objective)
-        self._forward = self._cast(self._compile())
 
     def inspect(self, images: torch.Tensor, labels: torch.Tensor) -> dict[str, Any]:
         """Train the same step and return its internals: activations, logits, loss, gradients of the unscaled loss."""
@@ -211,6 +207,19 @@ class TrainingStep:
         if self._task_loss is None:
             return to_channels_last(logits)
         return task.pack_outputs(logits, lambda rows: torch.cat(rows, dim=1))
+
+    def _run_first(self, *part: torch.Tensor) -> Any:
+        """Run the program. If a loaded one does not fit, torch fails before it runs, because it holds the names."""
+        try:
+            result = self._program(*part)
+        except (AssertionError, InternalTorchDynamoError):
+            if not programs.has_loaded():
+                raise
+            programs.drop_traces(self._objective)
+            self._program = self._cast(self._compile())
+            result = self._program(*part)
+        self._forward = self._program
+        return result
 
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:
         result = self._trained(images)
