@@ -88,9 +88,10 @@ class TorchSession:
         exact_gradients.use(wanted=self._policy.compute_dtype == torch.float64)
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
-        joined = place is not None or bool(knobs["compiled-autograd"])
+        # Torch can write no trace of some users' code, and none of programs that several processes share.
+        is_alone = place is None and not knobs["compiled-autograd"] and workload.model.family != PAIR
         exchanges = modules.has_exchanges(model)
-        tuning.prepare(knobs, spec.device, exchanges=exchanges, keeps_traces=spec.keeps_traces and not joined)
+        tuning.prepare(knobs, spec.device, exchanges=exchanges, keeps_traces=spec.keeps_traces and is_alone)
         model = model.to(self._device)
         if knobs["rematerialisation"]:
             rematerialisation.apply(model, workloads.list_blocks(workload.model))
