@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun
 
+from jaxbackend.only import cpu_convolutions
+
 PRODUCTS = ("conv_general_dilated", "dot_general")
 Atom = Var | Literal
 # Functions for differentiation differ from call to call. In a traced step, differentiation is done.
@@ -110,10 +112,24 @@ def _compile(pieces: Iterable[_Piece]) -> None:
     """Compile new pieces, several at a time: XLA does not hold Python's lock."""
     options = _options()
     new = [piece for piece in dict.fromkeys(pieces) if piece not in _COMPILED]
-    programs = [jax.jit(jaxpr_as_fun(ClosedJaxpr(piece.jaxpr, []))) for piece in new]
+    programs = [jax.jit(_make_function(piece.jaxpr)) for piece in new]
     lowered = [program.lower(*map(_shape, piece.jaxpr.invars)) for program, piece in zip(programs, new, strict=True)]
     with ThreadPoolExecutor() as threads:
         _COMPILED.update(zip(new, threads.map(lambda program: program.compile(options), lowered), strict=True))
+
+
+def _make_function(jaxpr: Jaxpr) -> Callable[..., Any]:
+    """Return a piece as a function. Its first equation is its only product."""
+    first, *others = jaxpr.eqns
+    if not cpu_convolutions.is_slow(first):
+        return jaxpr_as_fun(ClosedJaxpr(jaxpr, []))
+    rest = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(eqns=others, invars=[*first.outvars, *jaxpr.invars]), []))
+
+    def run(*inputs: Any) -> Any:
+        values: dict[Atom, Any] = dict(zip(jaxpr.invars, inputs, strict=True))
+        return rest(cpu_convolutions.convolve(first, *(values[atom] for atom in first.invars)), *inputs)
+
+    return run
 
 
 def _shape(variable: Any) -> jax.ShapeDtypeStruct:

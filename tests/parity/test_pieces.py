@@ -107,3 +107,32 @@ def test_compiler_options_are_left_out_where_xla_does_not_know_them(monkeypatch:
     split_programs._options.cache_clear()
     assert Pieces(jnp.sin)(jnp.ones(3)).shape == (3,)
     split_programs._options.cache_clear()
+
+
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize(
+    ("side", "size", "stride", "groups"), [(2, 3, 1, 1), (4, 3, 2, 1), (8, 1, 2, 1), (4, 7, 1, 64)]
+)
+def test_convolutions_that_are_written_for_a_cpu_compute_the_same(
+    precision: str, side: int, size: int, stride: int, groups: int
+):
+    drawn, width = np.random.default_rng(1), 64
+    with jax.enable_x64(True):
+        images = jnp.asarray(drawn.normal(size=(2, side, side, width)), precision)
+        kernel = jnp.asarray(drawn.normal(size=(size, size, width // groups, width)), precision)
+
+        def step(images: jax.Array, kernel: jax.Array) -> Any:
+            def loss(images: jax.Array, kernel: jax.Array) -> jax.Array:
+                numbers = ("NHWC", "HWIO", "NHWC")
+                y = jax.lax.conv_general_dilated(
+                    images, kernel, (stride,) * 2, "SAME", dimension_numbers=numbers, feature_group_count=groups
+                )
+                return jnp.mean(y**2)
+
+            return jax.value_and_grad(loss, argnums=(0, 1))(images, kernel)
+
+        allowed = 1e-5 if precision == "float32" else 1e-14
+        for found, expected in zip(
+            jax.tree.leaves(Pieces(step)(images, kernel)), jax.tree.leaves(step(images, kernel)), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=0, atol=allowed * float(jnp.abs(expected).max()))
