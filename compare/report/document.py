@@ -32,6 +32,10 @@ class Table:
     prose: bool = False
     detail: bool = False
 
+    def holds_words(self, column: int) -> bool:
+        """Tell whether a column holds no figure, so that it is set to the left."""
+        return self.prose or not any(char.isdecimal() for row in self.rows for char in row[column])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Content:

@@ -143,7 +143,8 @@ def describe_verdicts(result: Result) -> Iterator[str]:
             continue
         estimate, low, high = format_ratio_figures(ratio)
         interval = f"{format_percent(ratio.confidence, 6)} {low} to {high}"
-        yield f"{each.contender} {each.verdict} {estimate} ({interval}), faster: {name_winner(each)}"
+        winner = f", faster: {name_winner(each)}" if each.verdict in ("FASTER", "SLOWER") else ""
+        yield f"{each.contender} {each.verdict} {estimate} ({interval}){winner}"
 
 
 def _cell_to_json(each: CampaignCell, state: CellState, folder: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from compare.base.interface import Refused
 from compare.report import environment_table, figures, matrix
-from compare.report.document import Report
+from compare.report.document import Report, Section, Table
 from compare.report.formats import csv, html, latex, markdown
 from compare.report.sentences import DASH, describe_comparison, make_plain
 from compare.results.model import Environment
@@ -394,3 +394,12 @@ def test_rows_about_the_row_above_are_indented_in_every_format() -> None:
         assert rf"    \quad {latex.escape(label)} &" in tables
     assert page.count('<tr class="nested">') == text.count("&nbsp;&nbsp;") == tables.count(r"\quad") == 2
     assert ".nested th" in page
+
+
+def test_columns_of_words_stand_to_the_left_and_figures_to_the_right() -> None:
+    rows = (("unet", "FASTER", "1.2"), ("vgg16", DASH, DASH))
+    table = Table("summary", "A caption.", ("workload", "verdict", "ms"), rows)
+    report = Report("", "", Section(name="summary", title="A head", tables=[table]), ())
+    assert "| --- | --- | ---: |" in markdown.render(report, {})
+    assert "llr" in latex.render(report, {})
+    assert '<th scope="col" class="words">verdict' in html.render(report)
