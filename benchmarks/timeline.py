@@ -98,7 +98,7 @@ def timed(what: str) -> Generator[None]:
 
 def say(began: float, what: str) -> None:
     now = time.monotonic()
-    print(f"{began - START:7.1f} {now - START:7.1f} {now - began:6.1f} s  {what}", file=sys.stderr)
+    sys.stderr.write(f"{began - START:7.1f} {now - START:7.1f} {now - began:6.1f} s  {what}\n")
 
 
 if __name__ == "__main__":

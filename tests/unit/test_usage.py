@@ -64,7 +64,7 @@ def test_on_a_gpu_only_what_is_asked_for_and_unknown_takes_a_process(
     launcher = Launcher(replace(plan, device="cuda"), tmp_path)
     done, told = list[str](), list[str]()
     monkeypatch.setattr(launcher, "start", lambda *_, **__: Said(done))
-    monkeypatch.setattr(launcher, "spec", lambda _: SimpleNamespace(devices=devices))
+    monkeypatch.setattr(launcher, "spec", lambda _, **__: SimpleNamespace(devices=devices))
     monkeypatch.setattr(launcher, "devices_here", lambda _: devices)
     good, bad = outcomes = [ContenderRun(contender, memory=Memory()) for contender in plan.contenders]
     bad.status = "crash"
