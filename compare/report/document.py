@@ -32,9 +32,13 @@ class Table:
     prose: bool = False
     detail: bool = False
 
-    def holds_words(self, column: int) -> bool:
-        """Tell whether a column holds no figure, so that it is set to the left."""
-        return self.prose or not any(char.isdecimal() for row in self.rows for char in row[column])
+    def find_words(self) -> frozenset[int]:
+        """Return the columns, from 0, that hold no figure, so that they are set to the left."""
+        columns = range(len(self.columns))
+        if self.prose:
+            return frozenset(columns)
+        figures = {column for row in self.rows for column in columns if any(map(str.isdecimal, row[column]))}
+        return frozenset(columns) - figures
 
 
 @dataclass(frozen=True, kw_only=True)

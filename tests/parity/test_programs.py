@@ -250,7 +250,7 @@ def test_programs_that_were_traced_before_are_not_traced_again(tmp_path: Path) -
     traced, compiled, losses = first.split(maxsplit=2)
     assert (traced, compiled) == ("1", "True")
     assert again == f"0 True {losses}"
-    assert misfit.split()[:2] == ["1", "True"]  # one tensor differs, so the kept program is traced anew
+    assert misfit.split()[:2] == ["1", "True"]  # the kept program does not fit, because one tensor differs
     assert misfit.split(maxsplit=2)[2] != losses
 
 

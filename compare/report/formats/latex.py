@@ -158,7 +158,8 @@ def _format_columns(table: Table) -> str:
     """Return the format of the columns. Columns of prose share the line in proportion to their longest texts."""
     count = len(table.columns)
     if not table.prose:
-        return "l" + "".join("l" if table.holds_words(column) else "r" for column in range(1, count))
+        words = table.find_words()
+        return "l" + "".join("l" if column in words else "r" for column in range(1, count))
     longest = [max(len(row[index]) for row in (table.columns, *table.rows)) for index in range(count)]
     shares = [min(max(length, _LEAST_SHARE), _MOST_SHARE) for length in longest]
     free = rf"\dimexpr\linewidth-{2 * count - 2}\tabcolsep\relax"

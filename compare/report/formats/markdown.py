@@ -69,8 +69,8 @@ def _render_section(section: Section, level: str, prefix: str, pictures: Mapping
 
 
 def _render_table(table: Table) -> str:
-    columns = range(1, len(table.columns))
-    rule = ["---", *("---" if table.holds_words(column) else "---:" for column in columns)]
+    words = table.find_words()
+    rule = ["---", *("---" if column in words else "---:" for column in range(1, len(table.columns)))]
     rows = [[escape(cell) for cell in row] for row in (table.columns, *table.rows)]
     for index in table.nested:
         rows[index + 1][0] = f"&nbsp;&nbsp;{rows[index + 1][0]}"
