@@ -13,7 +13,6 @@ from compare.base import typed_json
 from compare.base.interface import Refused
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
-from compare.data import dataset_file
 from compare.execution import execute, phases
 from compare.machine import environment
 from compare.reproduce import (
@@ -73,7 +72,7 @@ def reproduce(
         raise Refused(f"--out {folder} would overwrite {file}; allowed: another folder")
     plan = repetition.make_plan(stored, changes, changed_code=changed_code)
     console = Console(quiet=as_json)
-    hashes: dict[str, str | None] = {"data_sha256": dataset_file.compute_sha256(plan.dataset)}
+    hashes: dict[str, str | None] = {"data_sha256": plan.dataset.sha256}
     # The weights of a pair are known after its match, and fine-tuned ones after training.
     if not user_code.names_code(stored) and stored.spec.finetune_epochs is None:
         description = phases.describe_model(plan)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from compare.base import tensors
 from compare.base.interface import Batch
-from compare.data.datasets import Dataset, digest
+from compare.data.datasets import Dataset
 
 
 def save(dataset: Dataset, path: Path) -> None:
@@ -26,9 +26,3 @@ def load(path: str) -> tuple[Batch, Batch]:
         for part in ("train", "test")
     )
     return train, test
-
-
-def compute_sha256(dataset: Dataset) -> str:
-    """Return the digest of values and labels: that of bytes is that of the values they stand for."""
-    train, test = dataset.train, dataset.test
-    return digest(train.values(), train.labels, test.values(), test.labels)

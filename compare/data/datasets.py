@@ -7,7 +7,7 @@ Synthetic images are float32 from a normal distribution.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -45,6 +45,11 @@ class Dataset:
         dataset = cls.__new__(cls)
         vars(dataset).update(_make=make, source=source)
         return dataset
+
+    @cached_property
+    def sha256(self) -> str:
+        """The digest of values and labels: that of bytes is that of the values they stand for."""
+        return digest(self.train.values(), self.train.labels, self.test.values(), self.test.labels)
 
     def __getattr__(self, name: str) -> Batch:
         if name not in ("train", "test"):

@@ -44,13 +44,18 @@ def make(image: tuple[int, int, int], *, classes: int, seed: int, train: int, te
     check(image, train + test)
     parts = [(make_generator("synthetic", seed, part), count) for part, count in (("train", train), ("test", test))]
     labels = [random.integers(classes, size=count, dtype=np.int32) for random, count in parts]
-    templates = _templates(image, classes, seed, np.unique(np.concatenate(labels)))
-    drawn = zip(parts, labels, strict=True)
-    trained, tested = (Batch(_images(image, random, each, templates), each) for (random, _), each in drawn)
+    with ThreadPoolExecutor() as threads:  # NumPy lets others work while it draws, and while it computes cosines
+        drawn = [threads.submit(random.standard_normal, (count, *image), np.float32) for random, count in parts]
+        templates = _templates(threads, image, classes, seed, np.unique(np.concatenate(labels)))
+        trained, tested = (
+            Batch(_add(noise.result(), each, templates), each) for noise, each in zip(drawn, labels, strict=True)
+        )
     return trained, tested
 
 
-def _templates(image: tuple[int, int, int], classes: int, seed: int, wanted: Array) -> dict[int, Array]:
+def _templates(
+    threads: ThreadPoolExecutor, image: tuple[int, int, int], classes: int, seed: int, wanted: Array
+) -> dict[int, Array]:
     """Return the float32 templates [H, W, C] of the `wanted` classes: of a thousand, small sets have few."""
     height, width, channels = image
     random = make_generator("synthetic", seed, "templates")
@@ -65,15 +70,11 @@ def _templates(image: tuple[int, int, int], classes: int, seed: int, wanted: Arr
         found: Array = (amplitude[label] * waves).sum(axis=0)
         return (found * (_SIGNAL / np.sqrt(np.mean(found**2)))).astype(np.float32)
 
-    with ThreadPoolExecutor() as threads:  # NumPy lets others work while it computes cosines
-        return dict(zip(wanted.tolist(), threads.map(template, wanted), strict=True))
+    return dict(zip(wanted.tolist(), threads.map(template, wanted), strict=True))
 
 
-def _images(
-    image: tuple[int, int, int], random: np.random.Generator, labels: Array, templates: Mapping[int, Array]
-) -> Array:
-    """Return an image [N, H, W, C] for each label [N]."""
-    images = random.standard_normal((len(labels), *image), np.float32)
+def _add(images: Array, labels: Array, templates: Mapping[int, Array]) -> Array:
+    """Add to each of the images [N, H, W, C] the template of its label [N], in place, and return them."""
     # Class by class, so that no second array of the images' size is made.
     for label, template in templates.items():
         images[labels == label] += template

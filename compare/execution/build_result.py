@@ -11,7 +11,6 @@ from compare.base import descriptions, early_stopping, strict_json, typed_json
 from compare.base.commands import DeviceTime
 from compare.base.interface import Array
 from compare.base.typed_json import Json, read
-from compare.data import dataset_file
 from compare.execution import explanation, round_validity
 from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
 from compare.machine import environment
@@ -102,7 +101,7 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
         **descriptions.describe_arithmetic(plan.workload),
         "parameter_count": None if model is None else model.parameter_count,
         "data_source": dataset.source,
-        "data_sha256": dataset_file.compute_sha256(dataset),
+        "data_sha256": dataset.sha256,
         "train_images": len(dataset.train.labels),
         "test_images": len(dataset.test.labels),
         "weights_sha256": None if model is None else model.weights_sha256,

@@ -15,7 +15,6 @@ from compare.agreement import effective_settings
 from compare.agreement.certificate import Certificate
 from compare.base import strict_json
 from compare.base.interface import INFER, TRAIN, Refused
-from compare.data import dataset_file
 from compare.execution import store_keys
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, KeptCertificate, RunState
@@ -118,7 +117,7 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: in
     plan, pairing, sides = launcher.plan, state.pairing, (state.baseline, run)
     return {
         **store_keys.list_shared_facts(plan, pairing, *sides),
-        "data": dataset_file.compute_sha256(plan.dataset),
+        "data": plan.dataset.sha256,
         "weights": None if plan.weights is None else hashlib.sha256(Path(plan.weights).read_bytes()).hexdigest(),
         "pair": None if pairing is None else pairing.to_json(),
         "devices": plan.devices,

@@ -21,7 +21,7 @@ from compare.base.interface import Refused
 from compare.base.typed_json import Json
 from compare.base.workloads import PAIR
 from compare.cluster.cluster import Cluster
-from compare.data import dataset_file, datasets
+from compare.data import datasets
 from compare.execution import store_keys
 from compare.machine import environment
 from compare.results.model import Environment
@@ -147,7 +147,7 @@ def _list_facts(checked: Plan) -> dict[str, Any]:
         "contenders": [[contender.name, contender.commit] for contender in checked.contenders],
         "looks": {str(look): error for look, error in early_stopping.LOOKS.items()} if checked.stops_early else None,
         "workload": descriptions.to_json(checked.workload),
-        "data": None if is_made else dataset_file.compute_sha256(checked.dataset),
+        "data": None if is_made else checked.dataset.sha256,
         "request": [dict(request.weights_map) if request.weights_map else None, request.weights_from],
         "code": _hash_user_code(checked),
     }

@@ -90,22 +90,22 @@ def test_links_within_the_folder_are_followed(flat: Path) -> None:
 
 
 def test_files_beside_the_classes_and_hidden_ones_are_not_looked_at(flat: Path) -> None:
-    before = dataset_file.compute_sha256(dataset(flat))
+    before = dataset(flat).sha256
     (flat / "LICENSE.txt").write_text("free")
     (flat / "bee" / ".DS_Store").write_bytes(b"\0\0")
     (flat / ".cache").mkdir()
-    assert dataset_file.compute_sha256(dataset(flat)) == before
+    assert dataset(flat).sha256 == before
 
 
 def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from compare.data import dataset_file, folders; "
-        "from compare.data.datasets import Dataset; print(dataset_file.compute_sha256("
-        f"Dataset(*folders.load(Path(sys.argv[1]), {IMAGE}, classes=10, seed=3, epochs=2, threads=1), '')))"
+        "import sys; from pathlib import Path; from compare.data import folders; "
+        "from compare.data.datasets import Dataset; "
+        f"print(Dataset(*folders.load(Path(sys.argv[1]), {IMAGE}, classes=10, seed=3, epochs=2, threads=1), '').sha256)"
     )
     command = [sys.executable, "-c", code, str(flat)]
     elsewhere = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
-    assert {dataset_file.compute_sha256(dataset(flat, seed=3, epochs=2, threads=threads)) for threads in (1, 2, 7)} == {
+    assert {dataset(flat, seed=3, epochs=2, threads=threads).sha256 for threads in (1, 2, 7)} == {
         elsewhere.stdout.strip()
     }
 
@@ -166,7 +166,7 @@ def test_every_child_reads_the_pixels_of_the_digest(flat: Path, tmp_path: Path) 
     assert (data.train.images.shape, data.test.images.shape) == ((30, 224, 224, 3), (4, 224, 224, 3))
     dataset_file.save(data, tmp_path / "data.safetensors")
     read = Dataset(*dataset_file.load(str(tmp_path / "data.safetensors")), "")
-    assert dataset_file.compute_sha256(read) == dataset_file.compute_sha256(data)
+    assert read.sha256 == data.sha256
     spec = RunSpec(**{**SPEC, "data": str(tmp_path / "data.safetensors")})
     first, second = (training.draw_batches_of_epoch(spec, read.train, epoch)[0] for epoch in range(2))
     assert digest(first.images) != digest(second.images)
@@ -197,7 +197,7 @@ def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, mon
     def save(kept: Dataset, path: Path) -> None:
         if kept.source.startswith("photographs"):
             assert len(kept.train.images) == 2 * len(kept.train.labels) == 30
-            digests.append(dataset_file.compute_sha256(kept))
+            digests.append(kept.sha256)
         real(kept, path)
 
     monkeypatch.setattr(dataset_file, "save", save)

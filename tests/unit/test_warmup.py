@@ -31,19 +31,27 @@ class Blocks:
         return steps * next(self._times) * float(np.exp(self._random.normal(0, self._noise)))
 
 
-def test_a_flat_series_is_settled_at_once():
-    blocks = Blocks(itertools.repeat(1.0))
+@pytest.mark.parametrize(("seconds", "count"), [(0.003, 16), (0.099, 16), (0.2, 12)])
+def test_a_flat_series_is_settled_at_once(seconds: float, count: int):
+    blocks = Blocks(itertools.repeat(seconds / 10))
     found, settled = warm_up.settle(blocks, 10)
     assert settled
-    assert len(found) == blocks.taken == 16
+    assert len(found) == blocks.taken == count
 
 
 def test_warming_up_is_over_when_the_slow_blocks_have_left_the_tail():
-    blocks = Blocks(itertools.chain([1.5] * 8, [1.2] * 8, itertools.repeat(1.0)))
+    blocks = Blocks(0.01 * factor for factor in itertools.chain([1.5] * 8, [1.2] * 8, itertools.repeat(1.0)))
     found, settled = warm_up.settle(blocks, 1)
     assert settled
     assert 26 <= len(found) <= 28  # 16 and up to four of the slower level in the tail
-    assert max(found[-11:]) < 1.05
+    assert max(found[-11:]) < 0.0105
+
+
+def test_long_slow_blocks_leave_the_tail_too():
+    blocks = Blocks(itertools.chain([1.5] * 8, itertools.repeat(1.0)))
+    found, settled = warm_up.settle(blocks, 1)
+    assert settled
+    assert 17 <= len(found) <= 20  # up to three of the slower level in the tail
 
 
 def test_a_series_that_never_settles_is_said_not_to():
@@ -54,7 +62,7 @@ def test_a_series_that_never_settles_is_said_not_to():
 
 
 def test_a_change_too_small_to_matter_does_not_delay():
-    blocks = Blocks(itertools.chain([1.005] * 8, itertools.repeat(1.0)), noise=0.0)
+    blocks = Blocks(itertools.chain([0.01005] * 8, itertools.repeat(0.01)), noise=0.0)
     assert len(warm_up.settle(blocks, 1)[0]) == 16
 
 
