@@ -403,6 +403,15 @@ class Record(Command[list[str]], name="record", reply=list[str], deadline=_COMPI
 
 
 @dataclass(frozen=True)
+class CompileTimedPath(Command[None], name="compile_timed_path", deadline=_COMPILING):
+    """Compile the program of the timed path as `Record` does, so that its process finds this in the cache."""
+
+    spec: RunSpec
+    steps: int
+    evenly: bool
+
+
+@dataclass(frozen=True)
 class MeasureNoise(
     Command[list[dict[str, float | None]]], name="noise", reply=list[dict[str, float | None]], deadline=_COMPILING
 ):

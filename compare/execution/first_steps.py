@@ -40,17 +40,27 @@ def make_queues(
 
     def keep() -> None:
         keep_programs()
-        memory.memory = training.memory = run.held_bytes
+        for job in (*memory, training):
+            job.memory = run.held_bytes
 
     first = Job("training", make_calls(launcher, run, keep), alone=searches)
-    memory = Job("usage", usage.make_memory_calls(launcher, run), alone=not launcher.may_load_beside_others(run))
+    memory = _make_memory_jobs(launcher, run)
     calls = [Call(Open(launcher.timed_spec(run))), *make_training_calls(launcher, state, run, steps)]
     # On a CPU, threads that wait for each other would lose their cores to other work.
     training = Job("training", calls, alone=not BESIDE_OTHERS[launcher.plan.device])
     if launcher.plan.task == INFER:
         return [_make_queue(run, [first])]
-    memory.may_begin = lambda: run.warm_up is not None or run.program_kept is not None
-    return [_make_queue(run, [first, training]), _make_queue(run, [memory])]
+    memory[0].may_begin = lambda: run.warm_up is not None or run.program_kept is not None
+    return [_make_queue(run, [first, training]), _make_queue(run, memory)]
+
+
+def _make_memory_jobs(launcher: Launcher, run: ContenderRun) -> list[Job]:
+    """Return the measurement of memory. On a GPU only its last part must be alone, the search for kernels."""
+    calls, alone = usage.make_memory_calls(launcher, run), not launcher.may_load_beside_others(run)
+    if not (alone and BESIDE_OTHERS[launcher.plan.device]):
+        return [Job("usage", calls, alone=alone)]
+    *opening, measuring = calls
+    return [Job("usage", opening), Job("usage", [measuring], alone=True, opening=opening)]
 
 
 def _make_queue(run: ContenderRun, jobs: list[Job]) -> Queue:

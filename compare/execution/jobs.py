@@ -49,6 +49,7 @@ class Job:
         alone: whether no other job may run at the same time, and no process may import.
         repeated: whether it had failed beside others. Then no other process is there.
         memory: the bytes of a GPU that the job takes; it waits until they are free beside other jobs.
+        opening: the calls that come first in a child that begins with this job.
     """
 
     purpose: str
@@ -59,6 +60,7 @@ class Job:
     alone: bool = False
     repeated: bool = False
     memory: int = 0
+    opening: Sequence[Call] = ()
 
 
 @dataclass
@@ -230,6 +232,7 @@ class _Worker:
         self.is_crowded = False
         """Whether memory ran out beside other jobs. The job is then back in its queue."""
         self._take_job()
+        self._calls[:0] = self.job.opening
         try:
             spec = getattr(self._calls[0].command, "spec", None)
             devices = None if spec is None else spec.devices

@@ -13,20 +13,20 @@ from pathlib import Path
 from compare.agreement import certificate, effective_settings, gates, unequal_resources
 from compare.agreement.measures import MOST_THREADS
 from compare.base import commands, protocol
-from compare.base.interface import KnobValues, RunSpec
+from compare.base.interface import INFER, KnobValues, RunSpec
 from compare.base.records import Perturbation, Record
 from compare.execution import jobs
 from compare.execution.certificate_cases import Case, Evidence
 from compare.execution.jobs import Call, Job, Queue
 from compare.execution.judge_certificates import Judge
-from compare.execution.launcher import Launcher, Progress
+from compare.execution.launcher import BESIDE_OTHERS, Launcher, Progress
 from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu, memory, resources
 from compare.settings import tunings
 
 _ARRAYS = 2 + 2 * certificate.STEPS  # of every parameter: before, gradient and update of each step, after
-# Children of a contender at a time. A GPU's memory holds four, whatever `_estimate_memory` says.
-MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 4}
+# Children of a contender at a time. A GPU's memory holds five, whatever `_estimate_memory` says.
+MOST_CHILDREN: dict[str, int | None] = {"cpu": None, "cuda": 5}
 _NUMBERS = itertools.count()
 # Bytes of a GPU, as 17 children held them on an H200: the bytes of a process beside its model, the number of copies of
 # its parameters, and the most that a record of a small batch takes for activations.
@@ -170,7 +170,14 @@ def _make_jobs(
             for precision in evidence.precisions
         ]
         # The longest jobs come first: the noise as a whole, but no part of it takes as long as compiling.
-        yield from (*records, *noise) if is_parted else (*noise, *records)
+        yield from (
+            (*records, *_make_compilations(launcher, run, evidence, case, dataset), *noise)
+            if is_parted
+            else (
+                *noise,
+                *records,
+            )
+        )
     if launcher.plan.workload.model.pruned:
         case, dataset = next(iter(evidence.cases.items()))
         spec = _make_spec(launcher, run, "float64", case, dataset)
@@ -188,6 +195,22 @@ def _make_jobs(
             disk_space=partial(evidence.record_bytes, evidence.precision),
             memory=_estimate_memory(launcher, run, evidence.precision),
         )
+
+
+def _make_compilations(
+    launcher: Launcher, run: ContenderRun, evidence: Evidence, case: Case, dataset: Path
+) -> list[Job]:
+    """Return the job that compiles beside a record what this compiles last, where compilers do not share cores.
+
+    Only the record at the timed precision compiles two programs with the compiler's full effort.
+    """
+    plan = launcher.plan
+    spec = _make_spec(launcher, run, evidence.precision, case, dataset)
+    if not BESIDE_OTHERS[plan.device] or not spec.knobs["compile"] or spec.devices > 1 or plan.task == INFER:
+        return []
+    command = commands.CompileTimedPath(spec, certificate.STEPS, _takes_batches_evenly(launcher, spec.knobs))
+    needed = _estimate_memory(launcher, run, evidence.precision)
+    return [Job("certificate", [Call(command)], memory=needed)]
 
 
 def _estimate_memory(launcher: Launcher, run: ContenderRun, precision: str) -> int:

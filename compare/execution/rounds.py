@@ -25,7 +25,7 @@ from compare.settings.block_order import count_parts, order_contenders
 MOST_VOID_IN_A_ROW = 6
 """Void rounds in a row after which a run that may stop early expects no quiet any more."""
 
-_SHARE_AHEAD = 0.5
+_SHARE_AHEAD = 0.75
 """The share of memory that sessions which are opened ahead may take."""
 
 _TOO_LARGE = "the contenders do not fit in memory together"
@@ -132,8 +132,8 @@ def _list_coming_rounds(launcher: Launcher, state: RunState) -> list[int]:
 def _open_ahead(launcher: Launcher, state: RunState) -> None:
     """Open the sessions of the waiting children, and load their programs, side by side while nothing is timed.
 
-    All of them together take half of the memory at most. The first round loads its programs alone, because that time is
-    reported, and so does a contender that searches for kernels when it loads.
+    All of them together take three quarters of the memory at most. The first round loads its programs alone, because
+    that time is reported, and so does a contender that searches for kernels when it loads.
     """
     sizes = [run.memory and run.memory.process_bytes for run in state.alive]
     plan = launcher.plan

@@ -78,6 +78,13 @@ def _record_once(backend: Backend, spec: RunSpec, steps: int, keep: Keep, evenly
     return [*names, *evaluation, *deltas], finite
 
 
+def compile_timed_path(backend: Backend, spec: RunSpec, steps: int, *, evenly: bool) -> None:
+    """Compile the program with which `record` takes the timed path, and keep nothing but that program."""
+    session, initial, batches, _ = _prepare(backend, spec, steps)
+    session.assign(initial)
+    _run_timed_path(session, batches, steps, evenly)
+
+
 def measure_noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation]) -> list[Floor]:
     """Return for each perturbation how far rounding of the inputs alone moves every tensor.
 

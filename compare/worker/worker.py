@@ -292,6 +292,10 @@ class Worker:
             new.delete()
             raise
 
+    def compile_timed_path(self, spec: RunSpec, steps: int, evenly: bool) -> None:
+        """Compile the program of the timed path as `record` does."""
+        recording.compile_timed_path(self._backend, spec, steps, evenly=evenly)
+
     def noise(
         self, spec: RunSpec, steps: int, perturbations: Sequence[Perturbation], batch_sizes: Sequence[int] = ()
     ) -> list[dict[str, float | None]]:

@@ -19,7 +19,11 @@ from torch.distributed import HashStore  # pyright: ignore[reportPrivateImportUs
 
 from compare.base import commands
 from compare.base.process_group import RankInfo
+from compare.data import dataset_file, synthetic
+from compare.data.datasets import Dataset
 from compare.execution.child import Child
+from compare.worker import recording
+from tests.parity import twins
 from tests.parity.devices import Recorder
 from torchbackend.only import buckets, graph_passes, programs
 from torchbackend.only.programs import Shared
@@ -259,3 +263,17 @@ def train_with_traces(cache: Path, *arguments: str) -> str:
     words = {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache)}
     command = [sys.executable, "-c", TRAINED, *arguments]
     return subprocess.run(command, env=os.environ | words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_a_record_finds_the_timed_path_that_another_process_compiles(tmp_path: Path) -> None:
+    data = tmp_path / "data.safetensors"
+    dataset_file.save(Dataset(*synthetic.make((8, 8, 1), classes=10, seed=1, train=64, test=8), ""), data)
+    spec = twins.spec("torch", tuning="compiled", precision="bfloat16", data=str(data))
+    recording.compile_timed_path(twins.BACKENDS["torch"], spec, 3, evenly=False)
+    kept, compiled = counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"]
+    torch.compiler.reset()
+    counters.clear()
+    twins.recorded(twins.BACKENDS["torch"], spec, 3)
+    assert (kept, compiled) == (0, 2)
+    assert counters["inductor"]["fxgraph_cache_hit"] == 2

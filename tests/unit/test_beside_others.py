@@ -249,25 +249,32 @@ def test_the_memory_of_one_that_searches_for_kernels_anew_is_measured_alone(
 ) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     monkeypatch.setattr("compare.settings.tunings.searches_anew", lambda backend, _: backend == "other")
-    sent, send, close = list[tuple[str, int, str]](), Child.send, Child.close
+    working, beside, others = set[int](), list[set[int]](), list[str]()
+    send, reply = Child.send, Child.reply
 
     def sending(child: Child, command: Command[Any]) -> None:
-        sent.append((child.name, child.pid, command.name))
+        if (child.name, command.name) == ("other", "memory"):
+            beside.append(set(working))
+        elif beside and working == {measured[0]}:
+            others.append(command.name)
+        if (child.name, command.name) == ("other", "idle_memory"):
+            measured.append(child.pid)
+        working.add(child.pid)
         send(child, command)
 
-    def closed(child: Child) -> None:
-        sent.append((child.name, child.pid, "closed"))
-        close(child)
+    def replying(child: Child, command: Command[Any], seconds: float | None = None) -> Any:
+        value = reply(child, command, seconds)
+        working.discard(child.pid)
+        return value
 
+    measured = list[int]()
     monkeypatch.setattr(Child, "send", sending)
-    monkeypatch.setattr(Child, "close", closed)
+    monkeypatch.setattr(Child, "reply", replying)
     result = stage.run("fake", "other", cold_compile=False)
     assert [each["memory"]["live_peak_bytes"] for each in result["contenders"]] == [1 << 20] * 2
     assert not [doing for doing, *_ in stage.progress if doing.startswith("usage")]
-    began = next(i for i, (name, _, command) in enumerate(sent) if (name, command) == ("other", "idle_memory"))
-    process = sent[began][1]
-    while_it_works = [command for _, pid, command in sent[began : began + 4] if pid == process]
-    assert while_it_works == ["idle_memory", "open", "memory", "closed"]
+    assert beside == [set()], "no other child works when the search begins"
+    assert not others, "and none begins before it ends"
 
 
 def test_a_failure_in_training_beside_others_is_its_contenders_alone(
