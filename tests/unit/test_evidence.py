@@ -19,7 +19,7 @@ from compare.data import dataset_file
 from compare.execution import certificate_cases, jobs, record_certificates
 from compare.execution.certificate_cases import Case, Evidence
 from compare.execution.jobs import Queue
-from compare.execution.launcher import Launcher
+from compare.execution.launcher import BESIDE_OTHERS, Launcher
 from compare.execution.run_state import ContenderRun, RunState
 from compare.settings import plan
 from compare.settings.options import Settings
@@ -114,6 +114,22 @@ def test_what_takes_longest_begins_first(
     begun, *then = (command.name for command in _asked_of_the_baseline(made, tmp_path, monkeypatch))
     assert begun == first
     assert then[-1] == {"noise": "record", "record": "noise"}[first]
+
+
+@pytest.mark.parametrize(("tuning", "count"), [("compiled", 1), ("stock", 0)])
+def test_beside_its_record_a_process_compiles_the_timed_path_in_the_timed_precision(
+    tuning: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
+    monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
+    made = plan.make(
+        Settings(contenders=[f"torch:{tuning}", "jax"], out=tmp_path, workload="cifar-cnn", precision="bfloat16")
+    )
+    asked = list(_asked_of_the_baseline(made, tmp_path, monkeypatch))
+    compiled = [command for command in asked if isinstance(command, commands.CompileTimedPath)]
+    records = [command for command in asked if isinstance(command, commands.Record)]
+    timed = [(each.spec, each.steps, each.evenly) for each in records if each.spec.precision == "bfloat16"]
+    assert [(each.spec, each.steps, each.evenly) for each in compiled] == timed[:count]
 
 
 @pytest.mark.parametrize(("dispatch", "evenly"), [(8, True), (24, True), (6, False), (1, False)])
