@@ -109,13 +109,18 @@ class Script:
         if here and self.has(self.behaviour.fault) and self.behaviour.fault in self._FAULTS:
             self._FAULTS[self.behaviour.fault](self)
 
-    def compile(self, program: str) -> None:
-        """Find a program in the cache of compiled programs, or leave it there. Say in a log of its own which."""
+    def compile(self, program: str, *, keeps_traces: bool) -> None:
+        """Find a program and its trace in the cache of compiled programs, or leave them there. Log which."""
         if cache := os.environ.get("TORCHINDUCTOR_CACHE_DIR"):
             path = Path(cache, f"{self.name}-{program}")
+            trace = path.with_name(f"{path.name}-trace")
             self._log("programs", f"{self.name} {'loads' if path.exists() else 'compiles'} {program}")
+            if not (keeps_traces and trace.exists()):
+                self._log("programs", f"{self.name} traces {program}")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("code")
+            if keeps_traces:
+                trace.write_text("graph")
 
     def hold(self, images: int, limit_bytes: int | None) -> None:
         """Take the memory of a step on that many images."""
@@ -216,7 +221,7 @@ class Silent(Script):
     def at(self, place: str) -> None:
         pass
 
-    def compile(self, program: str) -> None:
+    def compile(self, program: str, *, keeps_traces: bool) -> None:
         pass
 
     def _claim_number(self) -> int:

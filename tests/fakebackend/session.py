@@ -88,7 +88,8 @@ class FakeSession:
         self._script.at("run")
         self._script.hold(self._spec.batch_size, self._spec.memory_limit_bytes)
         if not self._age:
-            self._script.compile(f"{self._spec.precision}-{self._spec.batch_size}")
+            program = f"{self._spec.precision}-{self._spec.batch_size}"
+            self._script.compile(program, keeps_traces=self._spec.keeps_traces)
         self._queued += steps
         self._script.advance(_DISPATCH * steps * self._slowdown)
 

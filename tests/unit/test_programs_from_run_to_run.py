@@ -36,9 +36,13 @@ def run(stage: Stage, **changes: Any) -> Result:
     return stage.run(**{"script": COMPILED, "agreement": False, **changes})
 
 
+def count(stage: Stage, word: str) -> int:
+    """Return how often the processes of contenders had to do this with a program so far."""
+    return sum(line.split()[1] == word for line in (stage.folder / "programs.log").read_text().splitlines())
+
+
 def compiled(stage: Stage) -> int:
-    """Return how often the processes of contenders had to compile so far."""
-    return sum(" compiles " in line for line in (stage.folder / "programs.log").read_text().splitlines())
+    return count(stage, "compiles")
 
 
 def entries(stage: Stage, kind: str = "programs") -> list[Entry]:
@@ -66,6 +70,19 @@ def test_a_second_run_loads_the_programs_and_reports_the_earlier_compile_time(st
     for name, program in zip(("fake", "other"), column(again, "program_kept"), strict=True):
         assert any(line.startswith(f"{name}: its programs were compiled on {program['created']}") for line in lines)
         assert any(line.startswith(f"{name}: its compile time was measured on ") for line in lines)
+
+
+def test_processes_of_rounds_take_the_trace_that_the_first_process_has_made(stage: Stage) -> None:
+    run(stage)
+    contenders, rounds = 2, 2
+    assert count(stage, "loads") >= contenders * rounds
+    assert count(stage, "traces") == contenders
+
+
+def test_processes_that_search_for_kernels_again_trace_again(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.settings.tunings.keeps_search", lambda *_: True)
+    run(stage, search_anew=True)
+    assert count(stage, "traces") == count(stage, "loads") + count(stage, "compiles")
 
 
 def test_a_cold_compile_uses_no_kept_program_and_keeps_the_new_one(stage: Stage) -> None:
