@@ -74,6 +74,7 @@ class JaxSession:
             plans.use(self._device.device_kind, size, tf32=bool(self._policy.tf32))
         memory.limit(self._device, spec.memory_limit_bytes)
         with self._policy.scope():
+            # Torch needs seconds to trace a step, so its processes share what one has traced. JAX needs less than one.
             for device in strategy.local:
                 tuning.prepare(spec.knobs, device)
             model = self._model = _model(

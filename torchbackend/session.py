@@ -88,6 +88,7 @@ class TorchSession:
         exact_gradients.use(wanted=self._policy.compute_dtype == torch.float64)
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         self._signature = layout.signature(table)
+        # Torch needs seconds to trace a step, so its processes share what one has traced. JAX needs less than one.
         # Torch can write no trace of some users' code, and none of programs that several processes share.
         is_alone = place is None and not knobs["compiled-autograd"] and workload.model.family != PAIR
         exchanges = modules.has_exchanges(model)

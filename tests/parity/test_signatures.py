@@ -107,7 +107,7 @@ DIFFERENCES = (
         arguments=("optim.py:build", "optim.py:clip"),
     ),
     Difference(
-        "a compiled step is told its platform in jax; in torch, which processes share it and what devices exchange",
+        "a compiled step is told its platform in jax; in torch, what devices exchange, and who shares it and its trace",
         arguments=("tuning.py:compile_step", "tuning.py:prepare"),
     ),
 )
