@@ -1,5 +1,6 @@
 """A dataset as one safetensors file: the parent reads every original format once, its children read this."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from compare.base import tensors
@@ -8,14 +9,16 @@ from compare.data.datasets import Dataset
 
 
 def save(dataset: Dataset, path: Path) -> None:
-    """Write a dataset's arrays, as `compare.base.tensors.save` does."""
+    """Write a dataset's arrays, as `compare.base.tensors.save` does, and compute their digest meanwhile."""
     arrays = {
         f"{part}.{name}": array
         for part, batch in (("train", dataset.train), ("test", dataset.test))
         for name, array in vars(batch).items()
         if array is not None
     }
-    tensors.save(arrays, path)
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(lambda: dataset.sha256)  # the dataset keeps it
+        tensors.save(arrays, path)
 
 
 def load(path: str) -> tuple[Batch, Batch]:

@@ -6,7 +6,6 @@ certificate, and so may the measurement of memory.
 """
 
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -136,9 +135,7 @@ def _scratch(plan: Plan) -> Generator[Path]:
 
 def _save_dataset(plan: Plan, folder: Path) -> None:
     """Write the dataset that all children read. Large synthetic images are made now, which takes seconds."""
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(lambda: plan.dataset.sha256)  # kept for later, because it takes as long as writing
-        dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
+    dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
 
 
 def _start_ahead(launcher: Launcher, state: RunState) -> None:

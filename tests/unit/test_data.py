@@ -317,3 +317,9 @@ def test_synthetic_images_are_made_when_they_are_read(monkeypatch: pytest.Monkey
     assert len(dataset.train.labels) == 32
     assert len(dataset.test.labels) == 8
     assert made == [32]
+
+
+def test_large_data_that_are_made_while_they_are_stored_have_the_digest_of_what_is_stored(tmp_path: Path) -> None:
+    data = load(CIFAR, folder=None, seed=0, batch_size=256)
+    dataset_file.save(data, tmp_path / "data.safetensors")
+    assert data.sha256 == Dataset(*dataset_file.load(str(tmp_path / "data.safetensors")), "").sha256
