@@ -100,10 +100,13 @@ def export(variables: Mapping[str, torch.Tensor], leaves: Leaves) -> dict[str, t
     return {leaf.name: leaf.to_neutral(variables[leaf.name].detach()) for leaf in leaves if leaf.name in variables}
 
 
-def fetch(arrays: Mapping[str, torch.Tensor]) -> Arrays:
-    """Return arrays copied to the host. All copies run at once, and the device brings their axes into order."""
+def fetch(arrays: Mapping[str, torch.Tensor], *, owned: bool = False) -> Arrays:
+    """Return arrays copied to the host. All copies run at once, and the device brings their axes into order.
+
+    Arrays that nothing will change are `owned`, and stay as they are if they are on the host.
+    """
     if not any(array.is_cuda for array in arrays.values()):
-        return {name: _copy(array.detach()) for name, array in arrays.items()}
+        return {name: array.detach().numpy() if owned else _copy(array.detach()) for name, array in arrays.items()}
     copies = {
         name: torch.empty(array.shape, dtype=array.dtype).copy_(array.detach(), non_blocking=True)
         for name, array in arrays.items()

@@ -188,7 +188,7 @@ class TorchSession:
         """See `compare.base.interface.Session`."""
         with self._policy.scope():
             parameters = [leaf for leaf in self._leaves if leaf.is_parameter]
-            before = {leaf.name: leaf.tensor.detach().clone() for leaf in parameters}
+            before = [(leaf, leaf.tensor.detach().clone()) for leaf in parameters]
             internals = self._step.inspect(*self._input.place(batch))
         dtype, gradients = self._policy.parameter_dtype, internals["gradient"]
         outputs = recorded_layers.to_neutral(self._layers, internals["activation"])
@@ -200,12 +200,12 @@ class TorchSession:
                 leaf.name: gradients[id(leaf.tensor)] if id(leaf.tensor) in gradients else torch.zeros_like(leaf.tensor)
                 for leaf in parameters
             },
-            "update": {leaf.name: leaf.tensor.detach() - before[leaf.name] for leaf in parameters},
-            "buffer": {leaf.name: leaf.tensor for leaf in self._leaves if not leaf.is_parameter},
+            "update": {leaf.name: torch.sub(leaf.tensor.detach(), old, out=old) for leaf, old in before},
+            "buffer": {leaf.name: leaf.tensor.clone() for leaf in self._leaves if not leaf.is_parameter},
         }
         for kind, tensors in kinds.items():
             arrays |= {f"{kind}/{name}": tensor for name, tensor in layout.export(tensors, self._leaves).items()}
-        return layout.fetch(arrays)
+        return layout.fetch(arrays, owned=True)
 
     def export(self) -> State:
         """See `compare.base.interface.Session`."""

@@ -104,7 +104,12 @@ class TrainingStep:
             logits.append(self._to_neutral(part_logits).detach())
             activation.append(outputs)
         scale = self.scaling.get_scale()
-        gradients = {id(p): p.grad / scale for p in self.model.parameters() if p.grad is not None}
+        # These change gradients in place: clipping, torch's rules on a GPU, and the next step of several processes.
+        is_alone = self._trained is self.model and self._device.type == "cpu"
+        is_kept = scale == 1.0 and self._rule.clip_norm is None and is_alone
+        gradients = {
+            id(p): p.grad if is_kept else p.grad / scale for p in self.model.parameters() if p.grad is not None
+        }
         self._descend()
         return {
             "activation": {name: torch.cat([outputs[name] for outputs in activation]) for name in activation[0]},

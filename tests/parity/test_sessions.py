@@ -1,6 +1,7 @@
 """Sessions of both backends through the shared interface, in one process on the CPU."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torchbackend.tuning
 from compare.agreement import gates
 from compare.base import workloads
 from compare.base.interface import Arrays, Refused, Session
+from compare.base.workloads import OptimizerSpec
 from compare.data import dataset_file, datasets, weights
 from compare.machine import variables
 from tests.parity import twins
@@ -70,6 +72,23 @@ def test_an_export_is_a_copy(backend: str):
     for name, array in before.items():
         np.testing.assert_array_equal(array, kept[name])
         assert not np.array_equal(array, after[name])
+
+
+@BOTH
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_later_steps_leave_a_step_s_internals_as_they_are(
+    backend: str, nesterov: bool, monkeypatch: pytest.MonkeyPatch
+):
+    real = workloads.get("cifar-cnn")
+    changed = replace(real, optimizer=OptimizerSpec("sgd", 0.1, momentum=0.9, nesterov=nesterov))
+    monkeypatch.setattr(workloads, "WORKLOADS", {"cifar-cnn": changed})
+    session, pool = twins.session(backend, "cifar-cnn"), twins.batches("cifar-cnn", 2)
+    first = session.inspect(pool[0])
+    copies = {name: array.copy() for name, array in first.items()}
+    session.inspect(pool[1])
+    twins.trained(session, pool, 2)
+    for name, array in first.items():
+        np.testing.assert_array_equal(array, copies[name], err_msg=name)
 
 
 @BOTH
