@@ -34,11 +34,11 @@ from torchbackend import (
     tuning,
     user_models,
 )
-from torchbackend.only import folded_modules, model_checks, packages, recorded_layers
+from torchbackend.only import folded_modules, model_checks, packages, programs, recorded_layers
 from torchbackend.only.memory_order import to_channels_last
 
-Program = Callable[[int], torch.Tensor]
-"""Answers the fed batch of that index."""
+Program = Callable[[torch.Tensor], torch.Tensor]
+"""Takes images and returns logits."""
 
 
 class InferenceSession:
@@ -65,10 +65,13 @@ class InferenceSession:
         cudnn.benchmark = bool(spec.knobs["kernel-search"])
         self._assigned, self._table = self._make_model(workload.model.resized(spec.image_size))
         self._signature = layout.signature(self._table)
-        tuning.prepare(spec.knobs, spec.device, exchanges=False)
+        # Torch can write no trace of some users' code, and a package is traced by torch.export.
+        keeps_traces = spec.keeps_traces and not (self._is_own or spec.knobs["exported"])
+        tuning.prepare(spec.knobs, spec.device, exchanges=False, keeps_traces=keeps_traces)
         self._leaves = layout.leaves(self._assigned, self._table)
         self._model: nn.Module | None = None
-        self._programs: dict[tuple[int, ...], Callable[..., torch.Tensor]] = {}
+        self._compiled: Program | None = None
+        self._programs: dict[tuple[int, ...], Program] = {}
         self._was_there: dict[tuple[int, ...], bool] = {}
         self._digest, self._is_warm = "", False
         self._inspected: Callable[..., Any] | None = None
@@ -189,7 +192,7 @@ class InferenceSession:
             uses_tf32 = precision.uses_tf32()
         layers = recorded_layers.find_layers(self._ready, table)
         kinds = {name: roles.role(layer.module) for name, layer in layers.items()}
-        first, compiled = activations.product(kinds, outputs), counters["frames"]["ok"] > 0
+        first, compiled = activations.product(kinds, outputs), programs.count() > 0
         mixed = self._policy.compute_dtype != self._policy.parameter_dtype
         return {
             "parameter_dtype": _name(self._policy.parameter_dtype),
@@ -265,16 +268,23 @@ class InferenceSession:
         variables = tuple(each for each in self._table.variables if each.own.rpartition(".")[0] not in folded)
         return replace(self._table, variables=variables, layers=layers)
 
-    def _program(self, images: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the program for images of that shape."""
+    def _program(self, images: torch.Tensor) -> Program:
+        """Return the program for images of that shape, which it has answered once."""
         shape = tuple(images.shape)
         if shape not in self._programs:
             if self._knobs["exported"]:
-                program = packages.load_or_compile(self._spec, self._digest, self._ready, self._answer, images)
-                self._programs[shape], self._was_there[shape] = program
+                loaded = packages.load_or_compile(self._spec, self._digest, self._ready, self._answer, images)
+                self._programs[shape], self._was_there[shape] = loaded
+                self._programs[shape](images)
             else:
-                self._programs[shape] = tuning.compile_step(self._answer, self._knobs)
+                program = self._compiled or self._compile()  # made in the scope in which it runs
+                self._compiled, _ = programs.run_first(program, self._compile, self._answer, images)
+                self._programs = dict.fromkeys((*self._programs, shape), self._compiled)
+                programs.keep_traces()
         return self._programs[shape]
+
+    def _compile(self) -> Program:
+        return tuning.compile_step(self._answer, self._knobs)
 
     def _answer(self, images: torch.Tensor) -> torch.Tensor:
         return self._ready(images).to(self._policy.parameter_dtype)
@@ -320,7 +330,7 @@ class InferenceSession:
             if self._knobs["graph-capture"]:
                 self._capture()
             else:
-                self._program(self._pool[0])(self._pool[0])
+                self._program(self._pool[0])
                 memory.reset_peaks(self._device)
         self._is_warm = True
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.exc import InternalTorchDynamoError
 
 from compare.base import task
 from compare.base.interface import KnobValues, Refused
@@ -214,16 +213,9 @@ class TrainingStep:
         return task.pack_outputs(logits, lambda rows: torch.cat(rows, dim=1))
 
     def _run_first(self, *part: torch.Tensor) -> Any:
-        """Run the program. If a loaded one does not fit, torch fails before it runs, because it holds the names."""
-        try:
-            result = self._program(*part)
-        except (AssertionError, InternalTorchDynamoError):
-            if not programs.has_loaded():
-                raise
-            programs.drop_traces(self._objective)
-            self._program = self._cast(self._compile())
-            result = self._program(*part)
-        self._forward = self._program
+        self._forward, result = programs.run_first(
+            self._program, lambda: self._cast(self._compile()), self._objective, *part
+        )
         return result
 
     def _objective(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, Any]:

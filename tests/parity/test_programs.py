@@ -50,6 +50,25 @@ print(counters["frames"]["ok"], session.settings()["compile"], session.losses().
 """
 """Trains, and prints how many programs were traced, whether steps are compiled, and the losses."""
 
+ANSWERED = """
+import sys
+from compare.data import weights
+from tests.parity import twins
+from torch._dynamo.utils import counters
+seed, *sizes = map(int, sys.argv[1:])
+plain = twins.session("torch", precision="float32", task="infer")
+compiled = twins.session("torch", tuning="compiled", precision="float32", task="infer", keeps_traces=True)
+for session in (compiled, plain):
+    session.assign(weights.randomise(session.signature(), seed))
+for size in sizes:
+    losses = [
+        float(twins.trained(session, twins.batches("digits-cnn", 1, size=size), 1).losses()[-1])
+        for session in (compiled, plain)
+    ]
+    print(counters["frames"]["ok"], compiled.settings()["compile"], abs(losses[0] - losses[1]) < 1e-5)
+"""
+"""Answers requests of several batch sizes. Prints for each how many programs were traced, and two findings."""
+
 FIRST, SECOND, ELSEWHERE = (RankInfo(rank, 4, 2) for rank in (0, 1, 2))
 
 
@@ -250,7 +269,7 @@ def test_of_two_processes_the_second_compiles_nothing(tmp_path: Path, way: str) 
 
 
 def test_programs_that_were_traced_before_are_not_traced_again(tmp_path: Path) -> None:
-    first, again, misfit = (train_with_traces(tmp_path, *words) for words in ((), (), ("misfit",)))
+    first, again, misfit = (run_with_traces(TRAINED, tmp_path, *words) for words in ((), (), ("misfit",)))
     traced, compiled, losses = first.split(maxsplit=2)
     assert (traced, compiled) == ("1", "True")
     assert again == f"0 True {losses}"
@@ -258,10 +277,16 @@ def test_programs_that_were_traced_before_are_not_traced_again(tmp_path: Path) -
     assert misfit.split(maxsplit=2)[2] != losses
 
 
-def train_with_traces(cache: Path, *arguments: str) -> str:
-    """Return what `TRAINED` prints with this cache."""
+def test_programs_of_requests_are_traced_once_for_each_batch_size(tmp_path: Path) -> None:
+    first, again = (run_with_traces(ANSWERED, tmp_path, *words) for words in (("1", "2", "8"), ("2", "8", "2", "5")))
+    assert first.splitlines() == ["1 True True", "2 True True"]
+    assert again.splitlines() == ["0 True True", "0 True True", "1 True True"]
+
+
+def run_with_traces(program: str, cache: Path, *arguments: str) -> str:
+    """Return what a program prints with this cache."""
     words = {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", TRAINED, *arguments]
+    command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, env=os.environ | words, capture_output=True, text=True, check=True).stdout.strip()
 
 

@@ -10,13 +10,14 @@ import importlib
 import itertools
 import logging
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 from torch._dynamo import config as dynamo
+from torch._dynamo.exc import InternalTorchDynamoError
 from torch._dynamo.utils import counters
 from torch._inductor import config as inductor
 from torch._inductor.runtime.cache_dir_utils import cache_dir
@@ -163,12 +164,24 @@ def keep_traces() -> None:
         importlib.import_module("torch._dynamo.precompile_context").PrecompileContext.save_to_dynamo_cache()
 
 
-def has_loaded() -> bool:
-    """Tell whether this process has loaded a traced program."""
-    return counters["dynamo_cache"]["dynamo_cache_hit"] > 0
+def run_first(
+    program: Callable[..., Any], compile_again: Callable[[], Callable[..., Any]], method: Any, *inputs: torch.Tensor
+) -> tuple[Callable[..., Any], Any]:
+    """Run the `program` of a method for the first time. Return the program that ran, and its result.
+
+    If a loaded program does not fit, torch fails before it runs, because it holds the names. Another one is compiled.
+    """
+    try:
+        return program, program(*inputs)
+    except (AssertionError, InternalTorchDynamoError):
+        if not counters["dynamo_cache"]["dynamo_cache_hit"]:
+            raise
+    _drop_traces(method)
+    program = compile_again()
+    return program, program(*inputs)
 
 
-def drop_traces(method: Any) -> None:
+def _drop_traces(method: Any) -> None:
     """Drop the loaded program of a method, with the names that it has in the method's module, and load no more."""
     dynamo.caching_precompile = False
     counters.clear()
