@@ -74,7 +74,7 @@ class Worker:
         self._clock = clock
         self._session: Session | None = None
         self._dispatched = self._before_feed = self._idle_bytes = 0
-        # The initial weights, until the start of training is described. On a CPU they would count as used memory.
+        # The initial weights of a session on a GPU. On a CPU they would count as used memory.
         self._initial: Arrays | None = None
 
     @property
@@ -92,7 +92,7 @@ class Worker:
         if session is not None and spec != replace(self._spec, seed=spec.seed, data=spec.data):
             session = None
             gc.collect()  # frees the old session's memory before the new session opens, also in reference cycles
-        self._spec = spec
+        self._spec, self._initial = spec, None
         if spec.device == "cpu" and spec.memory_limit_bytes is not None:
             process_memory.limit(spec.memory_limit_bytes)
         self._train, self._test = dataset_file.load(spec.data)
@@ -150,7 +150,7 @@ class Worker:
     def _begin(self) -> Arrays:
         """Set the initial weights, feed the first epoch's batches, and return the weights."""
         session = self._open_session
-        initial = training.make_initial_weights(session, self._spec)
+        initial = self._initial or training.make_initial_weights(session, self._spec)
         session.assign(initial)
         self._dispatched = 0
         self._feed()
@@ -169,7 +169,6 @@ class Worker:
         with process_memory.reuse_memory():
             initial = self._initial or training.make_initial_weights(session, self._spec)
             moved = training.measure_movement(session, initial)
-        self._initial = None
         return TrainingStart(self._dispatched - self._before_feed, losses, moved)
 
     def choose_batch(self, batch_size: int) -> None:
