@@ -5,18 +5,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._dynamo import config as dynamo
 from torch._functorch import config as functorch
 from torch._inductor import config as inductor
-from torch._inductor import cpu_vec_isa
 
 from compare.base.interface import KnobValues
 from compare.machine.variables import PROBES
 from torchbackend import overlap
-from torchbackend.only import buckets, graph_passes, programs, whole_files
+from torchbackend.only import buckets, graph_passes, programs, vector_instructions, whole_files
 
 
 def compile_step(step: Callable[..., Any], knobs: KnobValues, *, shared: bool = False) -> Callable[..., Any]:
@@ -62,7 +60,4 @@ def prepare(knobs: KnobValues, device: str, *, exchanges: bool, keeps_traces: bo
         codecache._HEADER_DIR = str(Path(probes, "headers"))
         codecache._HEADER_LOCK_DIR = str(Path(probes, "headers", "locks"))
     if device == "cpu":
-        with mock.patch.dict(os.environ):
-            os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
-            os.environ |= {"TORCHINDUCTOR_CACHE_DIR": probes} if probes else {}
-            cpu_vec_isa.valid_vec_isa_list()  # torch remembers the answer
+        vector_instructions.find(Path(probes) if probes else None)

@@ -1,6 +1,8 @@
 """Sessions of both backends through the shared interface, in one process on the CPU."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch._functorch import config as functorch
+from torch._inductor import cpu_vec_isa
 
 import torchbackend.session
-import torchbackend.tuning
 from compare.agreement import gates
 from compare.base import workloads
 from compare.base.interface import Arrays, Refused, Session
@@ -22,6 +24,16 @@ from tests.parity import twins
 from torchbackend.step import TrainingStep
 
 BOTH = pytest.mark.parametrize("backend", twins.BOTH)
+
+PROBED = """
+import sys
+sys.addaudithook(lambda event, words: print("loaded") if event == "subprocess.Popen" and "dll" in str(words) else None)
+from torch._inductor import cpu_vec_isa
+from tests.parity import twins
+twins.session("torch", tuning="compiled")
+print(*cpu_vec_isa.valid_vec_isa_list())
+"""
+"""Prints a line for each process that loads a probe, and the vector instructions that were found."""
 
 
 def state(session: Session) -> Arrays:
@@ -259,12 +271,23 @@ def test_a_missing_device_is_refused(backend: str):
 
 def test_torch_looks_for_vector_instructions_before_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    probes = torchbackend.tuning.cpu_vec_isa.valid_vec_isa_list
+    probes = cpu_vec_isa.valid_vec_isa_list
     probes.cache_clear()
     twins.session("torch", tuning="compiled")
     assert probes.cache_info().currsize == 1
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path)
     assert not list(tmp_path.rglob("*.so"))  # the run's own cache is for its programs
+
+
+@pytest.mark.slow
+def test_torch_loads_each_probe_of_vector_instructions_once(tmp_path: Path):
+    environment = {**os.environ, variables.PROBES: str(tmp_path)}
+    first, again = (
+        subprocess.run([sys.executable, "-c", PROBED], env=environment, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    )
+    assert len(list(tmp_path.rglob("*.loads"))) == first.stdout.count("loaded")
+    assert again.stdout == first.stdout.replace("loaded\n", "")
 
 
 @pytest.mark.slow
