@@ -1,8 +1,9 @@
 """Choose the number of steps in a timed block, and wait until step times settle."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import median
 
+from compare.base.interface import INFER, TRAIN
 from compare.base.statistics import change_point
 
 _LIMIT, _SHIFT = 64, 0.01
@@ -12,8 +13,11 @@ _SHORT_TAIL, _SHORT_SIGNIFICANT = 12, 0.1
 change, 3 in 100 cases have a probability below 0.1."""
 _SHORT_SECONDS = 1.2
 _SLACK, _LARGEST_GROWTH = 1.2, 10.0
-_BLOCK_SECONDS = 0.025
-"""How long a block of the warm-up lasts at least, where timed blocks are not shorter. Every round has 16 or more."""
+_BLOCK_SECONDS: Mapping[str, float] = {TRAIN: 0.025, INFER: 0.005}
+"""How long a block of the warm-up lasts at least, by task, where timed blocks are not shorter.
+
+Every round has 16 blocks or more, for requests as many of each batch size.
+"""
 
 Timed = Callable[[int], float]
 """Trains a number of steps and returns their seconds."""
@@ -28,7 +32,9 @@ def find_block_length(time: Timed, unit: int, least_seconds: float, first: int) 
     return steps
 
 
-def choose_block_length(time: Timed, unit: int, least_seconds: float) -> tuple[int, list[float], bool]:
+def choose_block_length(
+    time: Timed, unit: int, least_seconds: float, task: str = TRAIN
+) -> tuple[int, list[float], bool]:
     """Return the block length with a median duration of at least `least_seconds`, and what `settle` returns.
 
     One slow block may end the search too early, and steps get faster during warm-up. So check the median of settled
@@ -37,7 +43,7 @@ def choose_block_length(time: Timed, unit: int, least_seconds: float) -> tuple[i
     first = unit
     while True:
         steps = find_block_length(time, unit, least_seconds, first)
-        part = shorten(steps, unit, least_seconds)
+        part = shorten(steps, unit, least_seconds, task)
         blocks, steady = settle(time, part)
         seconds = median(blocks) * steps / part
         if seconds >= least_seconds:
@@ -45,9 +51,9 @@ def choose_block_length(time: Timed, unit: int, least_seconds: float) -> tuple[i
         first = _lengthen(steps, unit, _SLACK * least_seconds / seconds)
 
 
-def shorten(steps: int, unit: int, seconds: float) -> int:
+def shorten(steps: int, unit: int, seconds: float, task: str = TRAIN) -> int:
     """Return the steps of a warm-up's block, a multiple of `unit`, where timed blocks of `steps` last `seconds`."""
-    return unit * max(1, int(steps * min(1.0, _BLOCK_SECONDS / seconds)) // unit)
+    return unit * max(1, int(steps * min(1.0, _BLOCK_SECONDS[task] / seconds)) // unit)
 
 
 def settle(time: Timed, steps: int) -> tuple[list[float], bool]:

@@ -122,10 +122,10 @@ class Worker:
         if not settles:
             steps = part
         elif steps is None:
-            steps, blocks, steady = warm_up.choose_block_length(self._time, unit, block_seconds)
-            part = warm_up.shorten(steps, unit, block_seconds)
+            steps, blocks, steady = warm_up.choose_block_length(self._time, unit, block_seconds, self._spec.task)
+            part = warm_up.shorten(steps, unit, block_seconds, self._spec.task)
         else:
-            part = warm_up.shorten(steps, unit, block_seconds)
+            part = warm_up.shorten(steps, unit, block_seconds, self._spec.task)
             blocks, steady = warm_up.settle(self._time, part)
         return WarmUpTimes(
             first_step_seconds=first,

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from compare.base.interface import INFER
 from compare.base.statistics import change_point
 from compare.execution import simulation
 from compare.execution.simulation import Machine
@@ -79,6 +80,7 @@ def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before:
 
 def test_a_warm_up_takes_shorter_blocks_than_a_round_if_these_are_long():
     assert warm_up.shorten(400, 4, 0.1) == 100
+    assert warm_up.shorten(400, 4, 0.1, INFER) == 20
     assert warm_up.shorten(400, 4, 0.02) == 400
     assert warm_up.shorten(8, 8, 0.1) == 8
 
