@@ -216,6 +216,10 @@ class Launcher:
                 children.append((_key(run, own), partial(self._start_one, run, own)))
         self.ready.start(children)
 
+    def has_ahead(self, run: ContenderRun, purpose: str, first_gpu: int) -> bool:
+        """Tell whether a child waits that `start` will take for these arguments."""
+        return self.ready.has(_key(run, self._describe_ahead(run, purpose, first_gpu)))
+
     def work_ahead(self, run: ContenderRun, purpose: str, first_gpu: int, number: int, commands: _Commands) -> None:
         """Start commands in the child that `start` will take as this `number` for the same arguments, if it waits."""
         if not self.compiles_every_round(run):

@@ -40,6 +40,10 @@ class ReadyChildren:
                 return  # a child that starts later says why
             self._waiting.setdefault(key, []).append(child)
 
+    def has(self, key: Hashable) -> bool:
+        """Tell whether a child waits."""
+        return bool(self._waiting.get(key))
+
     def take(self, key: Hashable) -> Child | None:
         """Return a waiting child, which its caller must close, or None.
 

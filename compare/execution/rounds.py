@@ -111,9 +111,12 @@ def start_ahead(launcher: Launcher, state: RunState) -> None:
     """Start the children of the next rounds, so that their imports run side by side while nothing is timed.
 
     There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end. Before
-    the first round they reach to the second look, if every process has a core.
+    the first round they reach to the second look, if every process has a core. None start while the children of a round
+    wait, because several rounds side by side keep all cores busy, where one does not.
     """
     coming = _list_coming_rounds(launcher, state)
+    if state.rounds and coming and all(launcher.has_ahead(run, "round", coming[0]) for run in state.alive):
+        return
     launcher.start_ahead([(run, "round", first_gpu) for first_gpu in coming for run in state.alive])
 
 

@@ -1,6 +1,7 @@
 """Children that start ahead: they import while nothing is timed, and each is used once or ended."""
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,16 @@ def test_no_process_imports_while_a_block_is_timed(
         importing += {"start": 1, "greeted": -1}.get(event, 0)
         if event in (Block.name, WarmUp.name):
             assert importing == 0, events
+
+
+def test_no_process_starts_ahead_while_the_children_of_a_round_wait(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str]
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 2)
+    stage.run("fake", "other", agreement=False, rounds=5)
+    kinds = groupby(event for event in events if event in ("start", Block.name))
+    starts = [len(list(group)) for event, group in kinds if event == "start"]
+    assert starts[-2:] == [4, 2]
 
 
 @pytest.mark.parametrize(("have_cores", "ahead"), [(False, 3), (True, 5)])
