@@ -6,8 +6,8 @@ cd "$(dirname "$0")/.."
 no_tests=5
 workers="--alone=not --numprocesses=2 --dist=loadgroup --benchmark-disable --durations=15"
 
-# The tests start many processes. Where Python may not write bytecode, each of them would compile its modules again.
-.venv/bin/python -m compileall -q compare jaxbackend torchbackend tests || exit 1
+# The tests start many processes. Without bytecode, each of them would compile its modules again, and so would pytest.
+unset PYTHONDONTWRITEBYTECODE
 
 # Two workers on two cores have one thread each: with more threads than cores, threads wait for each other in loops.
 if [ "${1-}" = --quick ]; then

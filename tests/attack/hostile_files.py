@@ -22,6 +22,7 @@ import traceback
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,9 @@ def main() -> None:
     """Attack with files by seed, and print what broke."""
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    for name in ("bundle", "diff", "help", "prepared_run", "report", "verify"):  # once, not in each child
+        import_module(f"compare.cli.{name}")
+    import_module("compare.report.formats")
     broken = [message for number in range(count) if (message := attack(seed, number))]
     print(*broken, f"{count} files from seed {seed}: {len(broken)} broke a promise", sep="\n")  # noqa: T201 -- for make
     sys.exit(bool(broken))

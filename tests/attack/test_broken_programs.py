@@ -16,10 +16,11 @@ from torchbackend.only import whole_files
 
 _COMPILE = """
 import torch
-from torch._inductor import config
+from torch._inductor import config, cpu_vec_isa
 from compare.base import knobs
 from torchbackend import tuning
 config.cpp_cache_precompile_headers = False  # compiling them takes longer than this program
+cpu_vec_isa.supported_vec_isa_list = [cpu_vec_isa.VecAVX2()]  # a probe of each takes as long, too
 tuning.prepare(dict.fromkeys(knobs.KNOBS, False) | {"compile": True}, "cpu", exchanges=False)
 print(float(torch.compile(lambda x: (x * 3 + 1).sin().sum())(torch.ones(64))))
 """
