@@ -201,11 +201,12 @@ class Launcher:
         self.processes.add(child.pid)
         return child
 
-    def start_ahead(self, wanted: Sequence[tuple[ContenderRun, str, int]]) -> None:
+    def start_ahead(self, wanted: Sequence[tuple[ContenderRun, str, int]], *, later: bool = False) -> None:
         """Start children now, as far as none waits already. Each is given by contender, purpose and first GPU.
 
-        `start` then takes them. A contender that compiles in every round gets none, because each of its children has
-        a cache of its own. On several machines, processes elsewhere would wait for too long.
+        With `later` they start when no child imports. `start` then takes them. A contender that compiles in every round
+        gets none, because each of its children has a cache of its own. On several machines, processes elsewhere
+        would wait for too long.
         """
         if self.plan.cluster.count > 1:
             return
@@ -214,7 +215,7 @@ class Launcher:
             if run.status == "ok" and not self.compiles_every_round(run):
                 own = self._describe_ahead(run, purpose, first_gpu)
                 children.append((_key(run, own), partial(self._start_one, run, own)))
-        self.ready.start(children)
+        (self.ready.start_later if later else self.ready.start)(children)
 
     def has_ahead(self, run: ContenderRun, purpose: str, first_gpu: int) -> bool:
         """Tell whether a child waits that `start` will take for these arguments."""

@@ -140,7 +140,7 @@ def _save_dataset(plan: Plan, folder: Path) -> None:
 
 def _start_ahead(launcher: Launcher, state: RunState) -> None:
     first_steps.start_ahead(launcher, state)
-    rounds.start_ahead(launcher, state)
+    rounds.start_ahead(launcher, state, later=True)
 
 
 @contextmanager

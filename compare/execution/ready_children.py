@@ -25,6 +25,7 @@ class ReadyChildren:
 
     def __init__(self) -> None:
         self._waiting = dict[Hashable, list[Child | ContenderFailed]]()
+        self._later = list[tuple[Hashable, Callable[[], Child]]]()
         self._working = set[int]()
 
     def start(self, wanted: Iterable[tuple[Hashable, Callable[[], Child]]]) -> None:
@@ -43,6 +44,16 @@ class ReadyChildren:
     def has(self, key: Hashable) -> bool:
         """Tell whether a child waits."""
         return bool(self._waiting.get(key))
+
+    def start_later(self, wanted: Sequence[tuple[Hashable, Callable[[], Child]]]) -> None:
+        """Start the wanted children at the next call of `go_on`, because many imports at once slow each other down."""
+        self._later += wanted
+
+    def go_on(self) -> None:
+        """Start the children that are wanted later, unless others still import."""
+        if self._later and not self.are_importing():
+            self.start(self._later)
+            self._later.clear()
 
     def take(self, key: Hashable) -> Child | None:
         """Return a waiting child, which its caller must close, or None.

@@ -107,8 +107,10 @@ def count_last_void(state: RunState) -> int:
     return count
 
 
-def start_ahead(launcher: Launcher, state: RunState) -> None:
+def start_ahead(launcher: Launcher, state: RunState, *, later: bool = False) -> None:
     """Start the children of the next rounds, so that their imports run side by side while nothing is timed.
+
+    With `later`, other imports come first.
 
     There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end. Before
     the first round they reach to the second look, if every process has a core. None start while the children of a round
@@ -117,7 +119,7 @@ def start_ahead(launcher: Launcher, state: RunState) -> None:
     coming = _list_coming_rounds(launcher, state)
     if state.rounds and coming and all(launcher.has_ahead(run, "round", coming[0]) for run in state.alive):
         return
-    launcher.start_ahead([(run, "round", first_gpu) for first_gpu in coming for run in state.alive])
+    launcher.start_ahead([(run, "round", first_gpu) for first_gpu in coming for run in state.alive], later=later)
 
 
 def _list_coming_rounds(launcher: Launcher, state: RunState) -> list[int]:

@@ -1,7 +1,7 @@
 """Children that start ahead: they import while nothing is timed, and each is used once or ended."""
 
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,8 @@ def test_with_spare_cores_children_of_several_rounds_import_side_by_side(
     monkeypatch.setattr(ready_children, "count_at_once", lambda processes: at_once)
     result = stage.run("fake", "other", agreement=False, rounds=3)
     assert result["spec"]["rounds"] == 3
-    assert events.index("greeted") >= 2 * min(3, at_once)
+    importing = accumulate({"start": 1, "greeted": -1}.get(event, 0) for event in events)
+    assert max(importing) >= 2 * min(3, at_once)
     # A process for first steps and training, one for memory, and one for each round: none more, and none twice.
     assert events.count("start") == events.count("greeted") == 2 * (2 + 3)
     assert events.count(Open.name) == 2 * (3 + 3)  # the training opens its session again
@@ -124,6 +125,16 @@ def test_no_process_starts_ahead_while_the_children_of_a_round_wait(
     kinds = groupby(event for event in events if event in ("start", Block.name))
     starts = [len(list(group)) for event, group in kinds if event == "start"]
     assert starts[-2:] == [4, 2]
+
+
+def test_children_of_rounds_import_when_those_of_first_steps_have(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str]
+) -> None:
+    monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 9)
+    stage.run("fake", "other", agreement=False, rounds=3)
+    third = [index for index, event in enumerate(events) if event == "start"][2]
+    assert events[:third].count("greeted") >= 2
+    assert events[third : third + 6] == ["start"] * 6
 
 
 @pytest.mark.parametrize(("have_cores", "ahead"), [(False, 3), (True, 5)])
