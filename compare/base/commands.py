@@ -225,7 +225,7 @@ class WorkProof:
 class TrainingResult:
     """A whole training run: the mean `loss` of each epoch, None if not finite, and the accuracies at the end.
 
-    Accuracies are None for outputs that are no classes. `step_losses` are the losses of all steps.
+    Accuracies are None for outputs that are no classes, and where they were not asked for. `step_losses` are the losses of all steps.
     """
 
     loss: Sequence[float | None]
@@ -348,10 +348,14 @@ class Ballast(Command[None], name="ballast", deadline=_LONG):
 
 @dataclass(frozen=True)
 class Train(Command[TrainingResult], name="train", reply=TrainingResult, deadline=_COMPILING):
-    """Train for all epochs. A `generation` other than 0 makes the run a twin (see `Losses`)."""
+    """Train for all epochs. A `generation` other than 0 makes the run a twin (see `Losses`).
+
+    If `only_test`, the training accuracy is left out, which may take a third of the time.
+    """
 
     roundoff: float = 0.0
     generation: int = 0
+    only_test: bool = False
 
 
 @dataclass(frozen=True)

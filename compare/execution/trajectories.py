@@ -141,7 +141,7 @@ def _open_call(launcher: Launcher, run: ContenderRun, seed: int) -> Call:
 def _train_calls(
     launcher: Launcher, run: ContenderRun, seed: int, keep: Callable[[TrainingResult], None], twin: int
 ) -> list[Call]:
-    train = Train(_ulp(launcher.plan), twin) if twin else Train()
+    train = Train(_ulp(launcher.plan) if twin else 0.0, twin, only_test=True)
     return [_open_call(launcher, run, seed), Call(train, keep)]
 
 

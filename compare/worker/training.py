@@ -38,17 +38,25 @@ def make_initial_weights(session: Session, spec: RunSpec) -> Arrays:
 
 
 def train(
-    session: Session, spec: RunSpec, train: Batch, test: Batch, roundoff: float = 0.0, generation: int = 0
+    session: Session,
+    spec: RunSpec,
+    train: Batch,
+    test: Batch,
+    roundoff: float = 0.0,
+    generation: int = 0,
+    *,
+    only_test: bool = False,
 ) -> TrainingResult:
     """Train for the spec's epochs and return the mean loss of each epoch, all losses, and the accuracies at the end.
 
-    An accuracy is the share of correct labels. A label belongs to an image or to a pixel.
+    An accuracy is the share of correct labels. A label belongs to an image or to a pixel. If `only_test`, the training
+    accuracy is left out.
     """
     session.assign(_perturb(make_initial_weights(session, spec), spec, roundoff, generation))
     epochs = list(_train_epochs(session, spec, train, generation))
     return TrainingResult(
         loss=[drop_infinite(losses.mean()) for losses in epochs],
-        train_accuracy=_measure_accuracy(session, train, spec),
+        train_accuracy=None if only_test else _measure_accuracy(session, train, spec),
         test_accuracy=_measure_accuracy(session, test, spec),
         step_losses=[drop_infinite(loss) for losses in epochs for loss in losses],
     )

@@ -254,9 +254,10 @@ class Worker:
         memory.reset_peak()
         self._ballast = self._backend.ballast(size, device)
 
-    def train(self, roundoff: float = 0.0, generation: int = 0) -> TrainingResult:
+    def train(self, roundoff: float = 0.0, generation: int = 0, only_test: bool = False) -> TrainingResult:
         """Train for the spec's epochs, as a twin if `generation` is not 0."""
-        return training.train(self._open_session, self._spec, self._train, self._test, roundoff, generation)
+        data = self._train, self._test
+        return training.train(self._open_session, self._spec, *data, roundoff, generation, only_test=only_test)
 
     def update(self, steps: int, path: str, roundoff: float, runs: int) -> dict[str, float | None]:
         """Write the change of every parameter and buffer in `steps` steps and return its noise. None is infinite."""

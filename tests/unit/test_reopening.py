@@ -1,6 +1,7 @@
 """When a worker goes on with the session that it has open, and that the next seed is then trained as in a fresh one."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ def test_another_seed_is_trained_in_the_same_session_as_in_a_fresh_one(tmp_path:
     trained = seen.train()
     assert seen.backend.sessions == 1
     assert (fresh.open(spec(tmp_path, 1)), fresh.train()) == (told, trained)
+
+
+def test_a_training_for_its_test_accuracy_has_all_but_the_training_accuracy(tmp_path: Path) -> None:
+    seen = Seen()
+    seen.open(spec(tmp_path, 0))
+    whole, only_test = seen.train(), seen.train(only_test=True)
+    assert whole.train_accuracy is not None
+    assert only_test == replace(whole, train_accuracy=None)
 
 
 @pytest.mark.parametrize("change", [{"batch_size": 32}, {"precision": "float32"}, {"knobs": {"steps-per-dispatch": 2}}])
