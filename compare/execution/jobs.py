@@ -114,9 +114,9 @@ def run_jobs(
     `launcher.working`, too.
 
     A job that must be alone comes first if no other has begun, and else waits for a pause. Meanwhile the children of
-    other jobs import, and wait. When all have imported, the children that are wanted later start. There is one
-    child more than cores, so that no core waits while a child waits for its next command. When a contender has no
-    more jobs, the next child works for another one.
+    other jobs import, and wait. Children that are wanted later start when no such job is left. There is one child more
+    than cores, so that no core waits while a child waits for its next command. When a contender has no more jobs, the
+    next child works for another one.
 
     A job may fail because of its neighbours, and is then repeated:
     - Memory ran out: the job is repeated beside at most half as many children, in the end alone.
@@ -161,7 +161,7 @@ def run_jobs(
             while count_workers() < children and (queue := _choose_queue(queues, workers, is_ready)) is not None:
                 beside = children - 1 if queue.divides_cores else 0
                 workers.append(_Worker(launcher, queue, is_ready, may_work, beside))
-            if not any(worker.is_importing or worker.job.alone for worker in workers):
+            if not any(worker.job.alone for worker in workers):
                 launcher.ready.go_on()
             done = total - len(workers) - sum(len(queue.jobs) for queue in queues)
             launcher.working = sorted({worker.queue.run.contender.name for worker in workers if worker.is_working})
@@ -247,11 +247,6 @@ class _Worker:
     def is_working(self) -> bool:
         """Whether the job is not done."""
         return bool(self._calls)
-
-    @property
-    def is_importing(self) -> bool:
-        """Whether the child has not come up."""
-        return self.is_working and not self._has_greeted
 
     @property
     def is_active(self) -> bool:

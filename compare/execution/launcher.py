@@ -204,8 +204,8 @@ class Launcher:
     def start_ahead(self, wanted: Sequence[tuple[ContenderRun, str, int]], *, later: bool = False) -> None:
         """Start children now, as far as none waits already. Each is given by contender, purpose and first GPU.
 
-        With `later` they start when no child imports. `start` then takes them. A contender that compiles in every round
-        gets none, because each of its children has a cache of its own. On several machines, processes elsewhere
+        With `later` they start when no job must be alone. `start` then takes them. A contender that compiles in every
+        round gets none, because each of its children has a cache of its own. On several machines, processes elsewhere
         would wait for too long.
         """
         if self.plan.cluster.count > 1:

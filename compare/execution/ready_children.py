@@ -46,14 +46,13 @@ class ReadyChildren:
         return bool(self._waiting.get(key))
 
     def start_later(self, wanted: Sequence[tuple[Hashable, Callable[[], Child]]]) -> None:
-        """Start the wanted children at the next call of `go_on`, because many imports at once slow each other down."""
+        """Start the wanted children at the next call of `go_on`."""
         self._later += wanted
 
     def go_on(self) -> None:
-        """Start the children that are wanted later, unless others still import."""
-        if self._later and not self.are_importing():
-            self.start(self._later)
-            self._later.clear()
+        """Start the children that are wanted later."""
+        self.start(self._later)
+        self._later.clear()
 
     def take(self, key: Hashable) -> Child | None:
         """Return a waiting child, which its caller must close, or None.

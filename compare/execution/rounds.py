@@ -110,7 +110,7 @@ def count_last_void(state: RunState) -> int:
 def start_ahead(launcher: Launcher, state: RunState, *, later: bool = False) -> None:
     """Start the children of the next rounds, so that their imports run side by side while nothing is timed.
 
-    With `later`, other imports come first.
+    With `later` they start when no job must be alone, because that would wait for them.
 
     There are as many as cores and memory allow, up to the next look at the verdicts, at which timing may end. Before
     the first round they reach to the second look, if every process has a core. None start while the children of a round

@@ -14,6 +14,7 @@ from compare.execution import ready_children
 from compare.execution.child import Child
 from compare.execution.ready_children import ReadyChildren
 from compare.machine import cpu
+from compare.settings.plan import Plan
 from tests.unit.stage import Stage
 
 
@@ -127,14 +128,15 @@ def test_no_process_starts_ahead_while_the_children_of_a_round_wait(
     assert starts[-2:] == [4, 2]
 
 
-def test_children_of_rounds_import_when_those_of_first_steps_have(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str]
+@pytest.mark.parametrize("searches", [True, False])
+def test_a_search_for_kernels_does_not_wait_for_the_imports_of_rounds(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, events: list[str], searches: bool
 ) -> None:
     monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 9)
+    monkeypatch.setattr(Plan, "keeps_search", lambda plan, contender: searches)
     stage.run("fake", "other", agreement=False, rounds=3)
-    third = [index for index, event in enumerate(events) if event == "start"][2]
-    assert events[:third].count("greeted") >= 2
-    assert events[third : third + 6] == ["start"] * 6
+    before_work = events[: events.index(Open.name)]
+    assert before_work.count("start") == (2 if searches else 2 + 2 * 3)
 
 
 @pytest.mark.parametrize(("have_cores", "ahead"), [(False, 3), (True, 5)])
