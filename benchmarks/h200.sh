@@ -63,6 +63,10 @@ beside-devices() { # COUNT BACKEND: the same for resnet50 on several GPUs
         --devices "$1" --backend "$2" --rounds 2
 }
 
+beside-requests() { # WORKLOAD: tuned requests of both frameworks beside plain loops, at batch 1 and 256
+    keep "beside-requests-$1" "$python" -m benchmarks.beside_plain_requests --workload "$1"
+}
+
 bare() { # BACKEND: samestep's timing loop beside a bare loop
     keep "bare-$1" "$python" -m benchmarks.bare_loop --backend "$1" --tuning tuned --workload cifar-cnn \
         --precision bfloat16 --device cuda

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 TORCH_MODES = ("eager", "default", "reduce-overhead", "max-autotune", "graph")
 JAX_MODES = ("jit", "jit-bfloat16-weights", "jit-command-buffers")
-REQUESTS, WARM_UP, QUEUED = 1000, 50, 100
+REQUESTS, WARM_UP, QUEUED, LEAST = 1000, 50, 100, 20
 
 Request = tuple[Callable[[], None], Callable[[], None]]
 """Starts a request, and waits for it."""
@@ -106,25 +106,32 @@ def make_ours(backend: str, workload: str, batch: int, tuning: str, device: str)
     return lambda: session.run(1), session.wait
 
 
-def measure(request: Request) -> dict[str, float]:
-    """Return the quantiles of single requests in milliseconds, and the requests per second of queued ones."""
+def measure(request: Request, most_seconds: float) -> dict[str, float]:
+    """Return the quantiles of single requests and the time of a queued one in milliseconds, and their number.
+
+    Single requests take `most_seconds` at most, but there are some.
+    """
     run, wait = request
-    for _ in range(WARM_UP):
-        run()
-        wait()
-    seconds = list[float]()
-    for _ in range(REQUESTS):
+
+    def time_one() -> float:
         start = time.perf_counter()
         run()
         wait()
-        seconds.append(time.perf_counter() - start)
+        return time.perf_counter() - start
+
+    expected = min(time_one() for _ in range(3))
+    share = min(1.0, most_seconds / (REQUESTS * expected))
+    requests, warm_up, queued = (max(LEAST, int(share * count)) for count in (REQUESTS, WARM_UP, QUEUED))
+    for _ in range(warm_up):
+        time_one()
+    seconds = [time_one() for _ in range(requests)]
     start = time.perf_counter()
-    for _ in range(QUEUED):
+    for _ in range(queued):
         run()
     wait()
-    queued = (time.perf_counter() - start) / QUEUED
+    of_queued = (time.perf_counter() - start) / queued
     quantiles = {f"p{share}": round(1e3 * float(np.quantile(seconds, share / 100)), 5) for share in (50, 90, 99)}
-    return {**quantiles, "queued": round(1e3 * queued, 5)}
+    return {**quantiles, "queued": round(1e3 * of_queued, 5), "requests": requests}
 
 
 def main() -> None:
@@ -135,6 +142,7 @@ def main() -> None:
     parser.add_argument("--mode", choices=(*TORCH_MODES, *JAX_MODES))
     parser.add_argument("--ours", help="a tuning of samestep's in place of a plain loop")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of single requests at most")
     wanted = parser.parse_args()
     start = time.perf_counter()
     if wanted.ours:
@@ -147,7 +155,12 @@ def main() -> None:
     request[1]()
     first = time.perf_counter() - start
     loop = f"samestep {wanted.backend}:{wanted.ours}" if wanted.ours else f"plain {wanted.backend}, {wanted.mode}"
-    figures = {"loop": loop, "workload": wanted.workload, "batch_size": wanted.batch_size, **measure(request)}
+    figures = {
+        "loop": loop,
+        "workload": wanted.workload,
+        "batch_size": wanted.batch_size,
+        **measure(request, wanted.seconds),
+    }
     print(json.dumps({**figures, "first_seconds": round(first, 1)}))
 
 
