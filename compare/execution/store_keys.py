@@ -89,8 +89,9 @@ def find_sources(package: str) -> list[Path]:
         return []
     if found.submodule_search_locations is None:
         return [Path(found.origin)] if found.has_location and found.origin else []
-    folders = map(Path, found.submodule_search_locations)
-    return [path for folder in folders for path in folder.rglob("*") if path.suffix in _SOURCES and path.is_file()]
+    folders = (step for place in found.submodule_search_locations for step in os.walk(place))
+    paths = (Path(folder, name) for folder, _, names in folders for name in names if name.endswith(_SOURCES))
+    return [path for path in paths if path.is_file()]
 
 
 @cache

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class Script:
         self.name = name
         self.behaviour = Behaviour(**values.get(name, {}))
         self.knobs: Mapping[str, Any] = {}  # of the open session
-        self._folder = Path(values["folder"])
+        self._folder, self._logs = Path(values["folder"]), dict[str, TextIO]()
         self.process = self._claim_number()
         self._random = np.random.default_rng([self.behaviour.seed, self.process, *name.encode()])
         self._launch = np.exp(self._random.normal(0, self.behaviour.launch_noise))
@@ -211,8 +211,9 @@ class Script:
                 number += 1
 
     def _log(self, name: str, line: str) -> None:
-        with (self._folder / f"{name}.log").open("a") as stream:
-            stream.write(f"{line}\n")
+        if name not in self._logs:
+            self._logs[name] = (self._folder / f"{name}.log").open("a", buffering=1)  # one write a line
+        self._logs[name].write(f"{line}\n")
 
 
 class Silent(Script):
