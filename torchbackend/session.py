@@ -87,6 +87,8 @@ class TorchSession:
         cudnn.benchmark = bool(knobs["kernel-search"])
         exact_gradients.use(wanted=self._policy.compute_dtype == torch.float64)
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
+        if place is not None and workload.model.family == PAIR:
+            model_checks.check_local_norms(model)
         self._signature = layout.signature(table)
         # Torch needs seconds to trace a step, so its processes share what one has traced. JAX needs less than one.
         # Torch can write no trace of some users' code, and none of programs that several processes share.

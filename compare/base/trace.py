@@ -99,6 +99,7 @@ class Layer:
         is_module: whether it is a whole module. Otherwise it is an operation, with the path of its first variable.
         inside: how many other layers are called within it.
         is_recorded: whether its input and output are compared. Parts of an attention have none on both sides.
+        is_looped: whether a loop of the framework, such as `nn.scan`, calls it. The program then has it once.
         input, output: shapes for the traced batch, [N, H, W, C] or [N, F] (others as they are).
         after: paths of the nearest layers whose outputs reach its input, in execution order, `IMAGES` for the images.
         between: the functions between those and this layer, in words that both frameworks share: `relu`, `relu6`,
@@ -120,6 +121,7 @@ class Layer:
     is_module: bool = True
     inside: int = 0
     is_recorded: bool = True
+    is_looped: bool = False
 
 
 @dataclass(frozen=True)

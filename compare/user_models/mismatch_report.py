@@ -47,24 +47,22 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, mapped: int) -> str:
         rows = _align_rows(*(side[:_LAYERS_COMPARED] for side in sides))
         rows[0] = _add_own_layer(rows[0], rest, left)
         problem, remedy = _explain_incomplete(rows)
-        remedy = _explain_scan(rest, left) or remedy
+        remedy = _explain_loop(left) or remedy
     count = "1 layer matches before" if len(before) == 1 else f"{len(before) or 'no'} layers match before"
     variables = f" (variables named in the weights map: {mapped})" if mapped else ""
     table = _excerpt(("torch", jax.framework), before, rows)
     return "\n".join([f"{problem}; {count}{variables}", *table, remedy])
 
 
-def _explain_scan(torch: Sequence[Layer], jax: Sequence[Layer]) -> str | None:
-    """Say what to do about flax kernels with an axis for the steps of an `nn.scan`. Return None without any."""
-    kernels = {variable.shape for layer in torch for variable in layer.variables if variable.role == "kernel"}
-    for layer in jax:
-        for variable in layer.variables:
-            if variable.role == "kernel" and variable.shape[1:] in kernels:
-                return (
-                    f"settle it: flax's {layer.path} keeps the kernels of {variable.shape[0]} layers in one array, as "
-                    "nn.scan does; write the loop over the layers out in flax"
-                )
-    return None
+def _explain_loop(layers: Iterable[Layer]) -> str | None:
+    """Say what to do about flax layers in a loop. Return None without any."""
+    looped = [layer.path for layer in layers if layer.is_looped and not split_call(layer.path)[1]]
+    if not looped:
+        return None
+    return (
+        f"settle it: nn.scan or another loop of JAX calls flax's {join_paths(looped)}, and torch has no such loop; "
+        "write the loop over the layers out in flax"
+    )
 
 
 def join_choices(names: Sequence[str]) -> str:

@@ -61,6 +61,7 @@ class Flow:
         roots: the constant that is added before each square root inside a call, None where there is none.
         uses: `scale` or `bias` by the number of a parameter that multiplies or is added.
         factors: by the number of a parameter or buffer, the constant that multiplies it.
+        looped: the numbers of calls within a loop of the program.
     """
 
     entered: dict[int, Reach] = field(default_factory=dict)
@@ -75,6 +76,7 @@ class Flow:
     roots: dict[int, list[float | None]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[int, str] = field(default_factory=dict)
     factors: dict[int, float] = field(default_factory=dict)
+    looped: set[int] = field(default_factory=set)
 
 
 def follow(program: Any, inputs: int = 1) -> Flow:
@@ -105,7 +107,7 @@ def name_functions(reach: Reach) -> tuple[str, ...]:
 
 class _Walker:
     def __init__(self, bindings: Bindings) -> None:
-        self._moment = 0
+        self._moment = self._loops = 0
         self.flow = Flow()
         self.rules = OrderRules(bindings)
         self._added: dict[Any, float] = {}  # the constant in a sum, by the sum's variable
@@ -131,9 +133,12 @@ class _Walker:
             return [self._pass_mark(equation.params["name"], inputs[0])]
         word = primitive_names.function_name(equation, inner)
         if word is None and inner is not None and len(inner.invars) == len(inputs) and len(inner.outvars) == count:
-            if kind in ("scan", "while"):  # values have another shape inside
-                inputs = [replace(reach, elements=NOTHING) for reach in inputs]
-            return self.walk(inner, inputs)
+            if kind not in ("scan", "while"):
+                return self.walk(inner, inputs)
+            self._loops += 1
+            results = self.walk(inner, [replace(reach, elements=NOTHING) for reach in inputs])  # of another shape
+            self._loops -= 1
+            return results
         joined = _union(inputs)
         self._look_inside(joined.inside, equation)
         word = word or primitive_names.primitive_name(equation)
@@ -147,6 +152,8 @@ class _Walker:
     def _pass_mark(self, mark: str, reach: Reach) -> Reach:
         if mark.startswith(ENTERED):
             number = int(mark.removeprefix(ENTERED))
+            if self._loops:
+                self.flow.looped.add(number)
             self.flow.entered[number] = _union([self.flow.entered.get(number, Reach()), reach])
             self.flow.inputs.setdefault(number, reach.elements.order)
             return Reach(reach.origins, reach.words, inside=number, elements=reach.elements)

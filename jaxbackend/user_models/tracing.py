@@ -147,6 +147,7 @@ class _Pass:
                 inside=inside,
                 is_module=roles.is_flat(call.module) and not lengths,
                 is_recorded=roles.is_flat(call.module),
+                is_looped=any(self.calls[other].path == call.path for other in self.flow.looped),
             )
 
     def _holders(self, number: int) -> list[int]:

@@ -359,3 +359,36 @@ def misspelt():
 
 def finds_nothing():
     return {}["model"]
+
+
+class Step(nn.Module):
+    @nn.compact
+    def __call__(self, x, _=None):
+        x = nn.BatchNorm(use_running_average=False)(nn.Conv(4, (3, 3))(x))
+        return x, None
+
+
+class OnlyImages(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return Step()(x)[0]
+
+
+class Looped(nn.Module):
+    kind: str
+
+    @nn.compact
+    def __call__(self, x):
+        x, stacked = nn.Conv(4, (3, 3))(x), {"params": 0, "batch_stats": 0}
+        if self.kind == "rematerialised":
+            x = nn.remat_scan(OnlyImages, lengths=(3, 1), variable_axes=stacked)()(x)
+        elif self.kind == "stacked":
+            x, _ = nn.scan(Step, variable_axes=stacked, split_rngs={"params": True}, length=3)()(x, None)
+        else:
+            once, others = "params", {"batch_stats": 0}
+            x, _ = nn.scan(Step, others, variable_broadcast=once, split_rngs={once: False}, length=3)()(x, None)
+        return nn.Dense(5)(x.mean((1, 2)))
+
+
+def looped(kind):
+    return Looped(kind)

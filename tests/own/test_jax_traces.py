@@ -124,6 +124,13 @@ def test_a_second_call_and_parameters_of_the_model_itself_are_layers_too():
     assert (trace.after, trace.output, trace.framework) == (("head",), (2, 5), "flax.linen")
 
 
+@pytest.mark.parametrize("kind", ["stacked", "shared", "rematerialised"])
+def test_layers_in_a_scan_are_in_a_loop(kind: str):
+    found = jax_pairs.layers("looped", kind=kind).values()
+    assert {layer.path.partition("/")[0] for layer in found if not layer.is_looped} == {"Conv_0", "Dense_0"}
+    assert {layer.role for layer in found if layer.is_looped} == {"convolution", "batch-norm"}
+
+
 @pytest.mark.parametrize("factory", ["kinds", "nnx_net"])
 def test_dropout_is_listed_and_drops_nothing(factory: str):
     trace = jax_pairs.traced(jax_pairs.model(factory, (13, 13, 3)))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from compare.base.interface import Array, Arrays, Batch, Refused
+from compare.base.process_group import RankInfo
 from compare.base.workloads import OptimizerSpec
 from tests.own import torch_models
 from tests.own import torch_pairs as pairs
@@ -285,6 +286,19 @@ def test_a_layer_that_lowers_the_dtype_is_refused_at_float64(monkeypatch: pytest
     opened = pairs.session(monkeypatch, pairs.matched(pairs.model("make", file=file)))
     with pytest.raises(Refused, match="2 is float32 where float64 is asked"):
         opened.inspect(batch(8))
+
+
+def test_a_batch_norm_over_all_devices_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    file = tmp_path / "model.py"
+    file.write_text(
+        "from torch import nn\n\n"
+        "def make():\n    model = nn.Sequential(nn.Conv2d(3, 5, 8), nn.BatchNorm2d(5), nn.Flatten())\n"
+        "    return nn.SyncBatchNorm.convert_sync_batchnorm(model)\n"
+    )
+    own = pairs.matched(pairs.model("make", file=file))
+    assert pairs.session(monkeypatch, own).signature()  # on one device it is a batch norm like others
+    with pytest.raises(Refused, match=r"'1' is a torch\.nn\.SyncBatchNorm, .* allowed: torch\.nn\.BatchNorm2d"):
+        pairs.session(monkeypatch, own, place=RankInfo(0, 2, 2))
 
 
 def test_a_pair_without_a_table_or_with_another_models_is_refused(monkeypatch: pytest.MonkeyPatch):

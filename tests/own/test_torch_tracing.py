@@ -259,7 +259,12 @@ RETURN = "return self.head(x.mean((2, 3)))"
         (
             (RETURN,),
             ("self.head = nn.utils.parametrizations.weight_norm(self.head, dim=1)",),
-            "the parameters of 'head' are computed from others",
+            r"the parameters of 'head' are computed from others \(weight_norm\)",
+        ),
+        (
+            (RETURN,),
+            ("self.head = nn.utils.parametrizations.spectral_norm(self.head)",),
+            r"the parameters of 'head' are computed from others \(spectral_norm\)",
         ),
         ((RETURN,), ("self.lazy = nn.LazyLinear(3)",), "'lazy.weight' is lazy"),
         ((RETURN,), ("self.head = nn.utils.weight_norm(self.head, dim=1)",), "has a torch.nn.utils WeightNorm"),

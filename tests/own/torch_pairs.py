@@ -10,10 +10,12 @@ import torchbackend.backend
 from compare.base import descriptions, trace
 from compare.base.interface import RunSpec, Session
 from compare.base.names import Crossing, Names
+from compare.base.process_group import RankInfo
 from compare.base.trace import Trace
 from compare.base.workloads import PAIR, ModelSpec, OptimizerSpec, Workload
 from compare.data import weights
 from compare.settings import tunings
+from torchbackend.session import TorchSession
 
 MODELS = Path(__file__).with_name("torch_models.py")
 SGD = OptimizerSpec("sgd", learning_rate=0.05, momentum=0.9, nesterov=True)
@@ -50,7 +52,12 @@ def matched(spec: ModelSpec) -> ModelSpec:
 
 
 def session(
-    patch: pytest.MonkeyPatch, spec: ModelSpec, tuning: str = "stock", optimizer: OptimizerSpec = SGD, **changes: Any
+    patch: pytest.MonkeyPatch,
+    spec: ModelSpec,
+    tuning: str = "stock",
+    optimizer: OptimizerSpec = SGD,
+    place: RankInfo | None = None,
+    **changes: Any,
 ) -> Session:
     """Return a session with randomised weights."""
     workload = Workload("own", "", spec, optimizer, "digits", 4, 1)
@@ -64,7 +71,7 @@ def session(
         "data": "",
     }
     resolved = tunings.resolve("torch", tuning, "cpu", "digits-cnn")
-    opened = torchbackend.backend.BACKEND.open(RunSpec(workload="own", knobs=resolved, **(options | changes)))
+    opened = TorchSession(RunSpec(workload="own", knobs=resolved, **(options | changes)), place)
     known = {name: shape for name, shape in opened.signature().items() if not name.endswith("embedding")}
     values = weights.randomise(known, 3)
     for name, shape in opened.signature().items():

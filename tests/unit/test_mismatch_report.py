@@ -140,8 +140,11 @@ def test_a_missing_layer_is_named_among_layer_scales(name: str) -> None:
     assert f"flax lacks {lacking} (" in text
 
 
-def test_kernels_of_a_scan_are_told_by_their_own_axis() -> None:
+def test_layers_in_a_loop_are_named_with_the_loop() -> None:
     layers = [convolution("a", (3, 3, 8, 8), [""]), convolution("b", (3, 3, 8, 8), ["a"]), dense("fc", (8, 10), ["b"])]
-    scanned = [convolution("a", (2, 3, 3, 8, 8), [""]), dense("fc", (8, 10), ["a"])]
-    text = refused(torch(*layers), jax(*scanned))
-    assert "keeps the kernels of 2 layers in one array, as nn.scan does; write the loop over the layers out" in text
+    scanned = jax(convolution("a", (2, 3, 3, 8, 8), [""]), dense("fc", (8, 10), ["a"]))
+    first, *others = scanned.layers
+    text = refused(torch(*layers), replace(scanned, layers=(replace(first, is_looped=True), *others)))
+    assert "nn.scan" in text
+    assert f"calls flax's {first.path}," in text
+    assert "write the loop over the layers out" in text

@@ -171,7 +171,7 @@ def _check(model: nn.Module, reference: str) -> None:
             continue
         if parametrize.is_parametrized(module):
             raise Refused(
-                f"{reference}: the parameters of {path!r} are computed from others (torch.nn.utils.parametrize); "
+                f"{reference}: the parameters of {path!r} are computed from others ({_name_parametrizations(module)}); "
                 "allowed: weight norm over the outputs of a convolution or dense layer; remove others in the factory "
                 "(torch.nn.utils.parametrize.remove_parametrizations)"
             )
@@ -187,6 +187,14 @@ def _check(model: nn.Module, reference: str) -> None:
             raise Refused(f"{reference}: {name!r} is lazy, without a shape; call the model once in the factory")
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise Refused(f"{reference}: {name!r} contains NaN or infinity; allowed: finite weights")
+
+
+def _name_parametrizations(module: nn.Module) -> str:
+    """Return the names of functions in torch.nn.utils.parametrizations, or of a user's own classes."""
+    parts: Any = module.parametrizations
+    names = dict.fromkeys(type(part).__name__ for every in parts.values() for part in every)
+    own = {"_SpectralNorm": "spectral_norm", "_WeightNorm": "weight_norm", "_Orthogonal": "orthogonal"}
+    return ", ".join(own.get(name, name) for name in names)
 
 
 def _switch_off_dropout(model: nn.Module) -> tuple[str, ...]:
