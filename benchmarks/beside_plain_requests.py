@@ -56,6 +56,7 @@ def beside(backend: str, size: int, options: argparse.Namespace, folder: Path) -
     loops |= {f"plain {backend}, {mode}": [*shape, "--mode", mode] for mode in modes}
     times: dict[str, list[float]] = {name: [] for name in loops}
     left_out = set[str]()
+    ours, *plain = loops
     for number in range(options.rounds):
         for name in loops if number % 2 == 0 else reversed(loops):
             if name in left_out:
@@ -66,7 +67,6 @@ def beside(backend: str, size: int, options: argparse.Namespace, folder: Path) -
                 continue
             times[name].append(figures["p50"])
             print(f"round {number + 1}: {name} {json.dumps(figures)}", flush=True)
-        ours, *plain = loops
         fastest = min((times[name][0] for name in plain if name not in left_out), default=0.0)
         left_out |= {name for name in plain if name not in left_out and times[name][0] > SLOWER * fastest}
     if ours in left_out or left_out.issuperset(plain):
