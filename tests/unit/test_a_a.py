@@ -26,7 +26,7 @@ from compare.results import model, result_file
 from compare.worker import process_memory
 from compare.worker.worker import Worker
 from tests.fakebackend import plans
-from tests.fakebackend.script import Script
+from tests.fakebackend.script import Silent
 from tests.fakebackend.session import FakeBackend, FakeSession
 
 TRIALS, ROUNDS, MOST_SIGNIFICANT, LEAST_COVERED = 200, 10, 18, 182
@@ -45,7 +45,7 @@ class Machine:
         return 1 + self.drift * self.blocks / (ROUNDS * BLOCKS)
 
 
-class Quiet(Script):
+class Quiet(Silent):
     """A script on a machine, without log or files."""
 
     def __init__(self, name: str, variable: str, machine: Machine) -> None:
@@ -54,12 +54,6 @@ class Quiet(Script):
 
     def advance(self, steps: float) -> None:
         super().advance(steps * self._machine.slowness)
-
-    def at(self, place: str) -> None:
-        pass
-
-    def compile(self, program: str) -> None:
-        pass
 
     def _claim_number(self) -> int:
         self._machine.processes += 1
