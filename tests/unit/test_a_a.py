@@ -65,7 +65,7 @@ class InProcess:
 
     pid = 0
 
-    def __init__(self, script: Script, machine: Machine) -> None:
+    def __init__(self, script: Silent, machine: Machine) -> None:
         self._worker, self._machine = Worker(FakeBackend(script), script.clock), machine
 
     def greet(self) -> Greeting:
