@@ -35,6 +35,7 @@ class InferenceSession:
         workload = descriptions.read_workload(spec)
         self._spec, self._knobs = spec, spec.knobs
         self._policy = precision.policy(spec.precision, spec.device)
+        flags.choose_dispatch(inline=bool(spec.knobs["inline-dispatch"]))
         self._device = parallel.choose_strategy("none", 1, spec.batch_norm, spec.device, None).device
         self._is_own = workload.model.family == PAIR
         self._folded: dict[str, str] = {}
@@ -161,6 +162,7 @@ class InferenceSession:
             "compile": compiled,
             "exported": bool(self._was_there),
             "fold-batch-norm": bool(self._folded),
+            "inline-dispatch": flags.dispatches_inline(self._device),
             "graph-capture": compiled and flags.captures_convolutions(self._device),
             "concurrent-kernels": compiled and flags.runs_concurrently(self._device),
             "kernel-search": flags.searches_kernels(self._device, wanted=bool(self._knobs["kernel-search"])),

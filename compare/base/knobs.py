@@ -206,6 +206,15 @@ _ALL = (
         tasks=_INFER,
     ),
     Knob(
+        "inline-dispatch",
+        "compute in the caller's thread: a small request waits for no other thread",
+        False,
+        {"jax": "jax_cpu_enable_async_dispatch=False"},
+        {"torch": "operations run in the caller's thread"},
+        required_device="cpu",
+        tasks=_INFER,
+    ),
+    Knob(
         "exported",
         "load a program that was exported and compiled before: a process compiles nothing",
         False,

@@ -57,7 +57,7 @@ def _captured(backend: str, steps: int, *switches: str) -> dict[str, Value]:
 
 # The fastest known for requests, and for programs that are compiled ahead of time, by (tuning, backend, device).
 INFERRED: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
-    ("tuned", "jax", "cpu"): {"compile": True, "fold-batch-norm": True},
+    ("tuned", "jax", "cpu"): {"compile": True, "fold-batch-norm": True, "inline-dispatch": True},
     ("tuned", "torch", "cpu"): {"channels-last": True, "fold-batch-norm": True},
     ("tuned", "jax", "cuda"): {"compile": True, "fold-batch-norm": True, "graph-capture": True},
     ("tuned", "torch", "cuda"): {
@@ -72,7 +72,7 @@ INFERRED: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
             "compile": True,
             "exported": True,
             "fold-batch-norm": True,
-            **({"channels-last": True} if backend == "torch" else {}),
+            **({"channels-last": True} if backend == "torch" else {"inline-dispatch": device == "cpu"}),
         }
         for backend in ("jax", "torch")
         for device in ("cpu", "cuda")

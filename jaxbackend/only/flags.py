@@ -1,7 +1,12 @@
-"""XLA's flags in the environment. XLA reads them once for all programs, and a flag's last value counts."""
+"""Flags that JAX and XLA read once for all programs. In the environment, a flag's last value counts."""
 
 import os
 from typing import Any
+
+import jax
+from jax._src import xla_bridge
+
+_ASYNCHRONOUS = "jax_cpu_enable_async_dispatch"
 
 
 def excess_precision() -> bool:
@@ -42,6 +47,17 @@ def searches_kernels(device: Any, *, wanted: bool) -> bool:
     """Tell whether XLA times kernels. It does on a GPU if its flag says so, or without a flag if `wanted`."""
     levels = _values("xla_gpu_autotune_level")
     return device.platform != "cpu" and (levels[-1] != "0" if levels else wanted)
+
+
+def choose_dispatch(*, inline: bool) -> None:
+    """Let programs of a CPU run in their caller's thread, or in another one. JAX reads this with its first device."""
+    if not xla_bridge.backends_are_initialized():
+        jax.config.update(_ASYNCHRONOUS, not inline)
+
+
+def dispatches_inline(device: Any) -> bool:
+    """Tell whether programs run in their caller's thread. Small ones do on a CPU, if `choose_dispatch` says so."""
+    return device.platform == "cpu" and not jax.config.values[_ASYNCHRONOUS]
 
 
 def _is_on(flag: str) -> bool:

@@ -1,5 +1,7 @@
 """JAX's side reads settings back from XLA's flags. The last value of a flag counts."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +17,19 @@ BUFFERS, SEARCH = "--xla_gpu_enable_command_buffer", "--xla_gpu_autotune_level"
 HIDING = "--xla_gpu_enable_latency_hiding_scheduler"
 ORDER = "--xla_gpu_command_buffer_scheduling_mode"
 OURS = f"{BUFFERS}=+CONVOLUTION,+WHILE"
+ANSWERED = """
+import sys
+import jax
+from compare.settings import tunings
+from tests.parity import twins
+knobs = tunings.resolve("jax", f"stock+inline-dispatch={sys.argv[1]}", "cpu", "cifar-cnn", task="infer")
+session = twins.session("jax", "cifar-cnn", task="infer", precision="float32", knobs=knobs)
+twins.trained(session, twins.batches("cifar-cnn", 1, size=512), 1).wait()
+session.run(1)
+has_ended = all(array.is_ready() for array in jax.live_arrays())
+print(session.settings()["inline-dispatch"], has_ended)
+"""
+"""Prints what the session says of its dispatch, and whether a large request has ended when its call returns."""
 
 
 def captured(device: Any) -> bool:
@@ -94,3 +109,10 @@ def test_what_a_tuning_asks_for_is_what_is_read_back(
 def test_a_contender_without_flags_of_its_own_is_told_the_users(inherited: dict[str, str], told: str | None):
     knobs = tunings.resolve("jax", "stock", "cpu", "resnet50")
     assert variables.make_child_environment("jax", knobs, "cpu", False, inherited).get("XLA_FLAGS") == told
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_requests_are_computed_in_the_thread_that_asks_if_the_knob_says_so(inline: bool):
+    words = [sys.executable, "-c", ANSWERED, "on" if inline else "off"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
+    assert done == [str(inline)] * 2
