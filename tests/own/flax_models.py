@@ -379,14 +379,15 @@ class Looped(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        x, stacked = nn.Conv(4, (3, 3))(x), {"params": 0, "batch_stats": 0}
+        x = nn.Conv(4, (3, 3))(x)
+        stacked: Any = {"params": 0, "batch_stats": 0}
         if self.kind == "rematerialised":
             x = nn.remat_scan(OnlyImages, lengths=(3, 1), variable_axes=stacked)()(x)
         elif self.kind == "stacked":
             x, _ = nn.scan(Step, variable_axes=stacked, split_rngs={"params": True}, length=3)()(x, None)
         else:
-            once, others = "params", {"batch_stats": 0}
-            x, _ = nn.scan(Step, others, variable_broadcast=once, split_rngs={once: False}, length=3)()(x, None)
+            split: Any = {"params": False}
+            x, _ = nn.scan(Step, stacked, variable_broadcast="params", split_rngs=split, length=3)()(x, None)
         return nn.Dense(5)(x.mean((1, 2)))
 
 
