@@ -52,8 +52,11 @@ MODELS = (
     Model("regnet_y", "regnet_y_400mf", "groups", "kernel", "trunk_output.block1.block1-0.f.b.0", 2),
     Model("densenet121", "densenet121", "order", _ORDER, "features.denseblock1.denselayer2.norm1"),
     Model("convnext_tiny", "convnext_tiny", "gelu", "approximate=False", "features.1.0.block.5"),
-    # The layer is right. The cause is not: torch's fused attention has its softmax inside.
-    Model("vit_small", "vit_small_patch16_224", "scale", "", "blocks.0.attn.proj", library="timm"),
+    Model(
+        *("vit_small", "vit_small_patch16_224", "scale"),
+        *("torch multiplies by 0.125, flax by 0.051031", "blocks.0.attn.proj"),
+        library="timm",
+    ),
     Model("resnet50", "resnet50", "stride", "stride", "layer2.0.conv1"),
     Model("flaim_convnext", "convnext_atto", "scale", "stages.0.blocks.0.gamma", "gamma", 2, "timm", "flaim"),
 )
