@@ -104,7 +104,8 @@ class Layer:
         after: paths of the nearest layers whose outputs reach its input, in execution order, `IMAGES` for the images.
         between: the functions between those and this layer, in words that both frameworks share: `relu`, `relu6`,
             `gelu(exact)`, `gelu(tanh)`, `silu`, `max-pool(kernel, stride, padding)`, `average-pool(...)`, `mean`,
-            `add`, `multiply`, `concatenate`, `reshape`, ...; what has no shared name stands under the framework's.
+            `add`, `multiply`, `multiply by 0.125`, `concatenate`, `reshape`, ...; what has no shared name stands under
+            the framework's.
     """
 
     path: str
@@ -187,6 +188,15 @@ def _variable(values: Mapping[str, Any]) -> Variable:
     made["orders"] = tuple(tuple(order) for order in values.get("orders", ()))
     made["axes"] = tuple(values.get("axes", ()))
     return Variable(**made)
+
+
+FACTOR = "multiply by "
+"""The beginning of the word for a product with a constant number, which follows."""
+
+
+def name_factor(value: float) -> str:
+    """Return the word for a product with a constant. Six digits are those of float32."""
+    return f"{FACTOR}{value:.6g}"
 
 
 def number_call(path: str, earlier: Collection[str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from compare.base.trace import Layer
+from compare.base.trace import FACTOR, Layer, name_factor
 from compare.user_models import code_suggestions
 from compare.user_models.code_suggestions import format_number, format_value, parse_pool
 from compare.user_models.matching import Matching
@@ -17,6 +17,9 @@ HARMLESS = ("running_variance", "fast_variance")
 
 BETWEEN = "before it"
 """The setting's name for the functions between the previous layers and this one."""
+
+_MOVES = ("reshape", "slice", "transpose", "concatenate", "matmul", "einsum", "stack")
+_SAME_FACTOR = 1e-4  # words have six digits each
 
 _FUNCTION = re.compile(
     r"relu6?|leaky-relu|elu|selu|celu|silu|mish|gelu\((tanh|exact)\)|(log)?sigmoid|tanh|softplus|(log_)?softmax|"
@@ -186,12 +189,27 @@ def _functions_row(torch: Sequence[str], jax: Sequence[str]) -> Row:
 
 
 def _compare_functions(torch: Sequence[str], jax: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the functions that only torch has and that only flax has, without those that move or add values."""
+    """Return the functions that only torch has and that only flax has, without those that move or add values.
+
+    Compare constant factors only if all else is alike.
+    """
     sides = [
         Counter(_normalise(word) for word in _activations_and_pools(side, other.count("mean") - side.count("mean")))
         for side, other in ((torch, jax), (jax, torch))
     ]
-    return list((sides[0] - sides[1]).elements()), list((sides[1] - sides[0]).elements())
+    only_torch, only_flax = list((sides[0] - sides[1]).elements()), list((sides[1] - sides[0]).elements())
+    return (only_torch, only_flax) if only_torch or only_flax else _compare_factors(torch, jax)
+
+
+def _compare_factors(torch: Sequence[str], jax: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the constant factor of each side if they differ, and if all else that computes is alike."""
+    others, factors = list[Counter[str]](), list[float]()
+    for side in (torch, jax):
+        others.append(Counter(word for word in side if word not in _MOVES and not word.startswith(FACTOR)))
+        factors.append(math.prod(float(word.removeprefix(FACTOR)) for word in side if word.startswith(FACTOR)))
+    if others[0] != others[1] or math.isclose(*factors, rel_tol=_SAME_FACTOR):
+        return [], []
+    return [name_factor(factors[0])], [name_factor(factors[1])]
 
 
 def _activations_and_pools(side: Sequence[str], means: int) -> list[str]:
@@ -215,6 +233,10 @@ def _normalise(word: str) -> str:
 
 def _advise_on_functions(torch: Sequence[str], jax: Sequence[str]) -> Iterator[Advice]:
     only_torch, only_flax = _compare_functions(torch, jax)
+    if any(word.startswith(FACTOR) for word in only_torch):
+        a, b = (f"{float(words[0].removeprefix(FACTOR)):.5g}" for words in (only_torch, only_flax))
+        yield Advice(BETWEEN, f"torch multiplies by {a}, flax by {b}", None, None)
+        return
     for word in only_torch:
         flax = code_suggestions.write_function_in_flax(word)
         other = _find_counterpart(word, only_flax)

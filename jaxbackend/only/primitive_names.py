@@ -4,6 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from compare.base.trace import FACTOR, name_factor
+
 _FUNCTIONS = {  # jax compiles these under names of their own
     "celu": "celu",
     "elu": "elu",
@@ -58,10 +60,10 @@ def function_name(equation: Any, program: Any) -> str | None:
     return _FUNCTIONS.get(name)
 
 
-def primitive_name(equation: Any) -> str | None:
+def primitive_name(equation: Any, constant: float | None = None) -> str | None:
     """Return jax's name of a primitive, None where it only changes dtype, layout or axes of length 1.
 
-    `shared_names` translates it for both frameworks.
+    `shared_names` translates it for both frameworks. A product or quotient with a `constant` has it in its name.
     """
     name, parameters = equation.primitive.name, equation.params
     if name in _UNNAMED or not equation.invars:  # a primitive without inputs, such as a range, does not read the images
@@ -75,6 +77,8 @@ def primitive_name(equation: Any) -> str | None:
         bound = next((value for value in map(_literal, equation.invars) if isinstance(value, (int, float))), None)
         if bound is not None:
             return name_clamp(bound, None) if name == "max" else name_clamp(None, bound)
+    if constant and name in ("mul", "div"):
+        return f"{name} {name_factor(constant if name == 'mul' else 1 / constant)}"
     if name in ("reduce_window_max", "reduce_window_sum"):
         size, stride, padding = (parameters[key][1:-1] for key in ("window_dimensions", "window_strides", "padding"))
         if tuple(size) == equation.invars[0].aval.shape[1:-1] and not any(map(any, padding)):
@@ -91,15 +95,22 @@ def shared_names(primitives: Sequence[str], written_out: dict[str, tuple[str, ..
     """
     names, rest = list[str](), list(primitives)
     while rest:
-        matches = ((name, len(run)) for name, run in written_out.items() if tuple(rest[: len(run)]) == run)
-        name, length = next(matches, (_PRIMITIVES.get(rest[0], rest[0]), 1))
-        if name.startswith("average-pool") and rest[1:2] in (["div"], [DIVIDED_BY_COUNTS]):
+        plain = [without_factor(primitive) for primitive in rest]
+        matches = ((name, len(run)) for name, run in written_out.items() if tuple(plain[: len(run)]) == run)
+        own = rest[0].removeprefix(plain[0]).strip() or _PRIMITIVES.get(rest[0], rest[0])
+        name, length = next(matches, (own, 1))
+        if name.startswith("average-pool") and plain[1:2] in (["div"], [DIVIDED_BY_COUNTS]):
             length = 2
-            if rest[1] == DIVIDED_BY_COUNTS and re.search("[1-9]", name.rpartition("[[")[2]):  # it is padded
+            if plain[1] == DIVIDED_BY_COUNTS and re.search("[1-9]", name.rpartition("[[")[2]):  # it is padded
                 name = f"{name[:-1]}, padding not counted)"
         names.append(name)
         rest = rest[length:]
     return tuple(names)
+
+
+def without_factor(primitive: str) -> str:
+    """Return the name of a primitive without the constant that it multiplies by."""
+    return primitive.partition(f" {FACTOR}")[0]
 
 
 def _clamp_name(equation: Any, program: Any) -> str:

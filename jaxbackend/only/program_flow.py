@@ -25,6 +25,7 @@ ENTERED, LEFT = "samestep entered ", "samestep left "
 IMAGES_ORIGIN = -1
 
 _USES = {"mul": "scale", "add": "bias", "add_any": "bias", "sub": "bias", "div": "scale"}
+_ARITHMETIC = ("sqrt", "rsqrt", "mul", "div", "add", "sub", "integer_pow", "pow", "convert_element_type")
 _DRAWS = ("random_bits", "random_fold_in", "random_split", "threefry2x32", "rng_bit_generator")
 
 
@@ -37,12 +38,14 @@ class Reach:
         words: the primitives since these calls, numbered in order.
         inside: the number of the call that computes the value, None outside of calls.
         elements: the order of its elements.
+        constant: its number, if it is one that comes from no data.
     """
 
     origins: frozenset[int] = frozenset()
     words: frozenset[tuple[int, str]] = frozenset()
     inside: int | None = None
     elements: Elements = field(default=NOTHING, compare=False)
+    constant: float | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -118,7 +121,7 @@ class _Walker:
 
         def reach(variable: Any) -> Reach:
             is_literal = hasattr(variable, "val")  # a literal has no hash
-            return Reach() if is_literal else known.get(variable, Reach())
+            return Reach(constant=_read_constant(variable)) if is_literal else known.get(variable, Reach())
 
         for equation in jaxpr.eqns:
             self._moment += 1
@@ -141,8 +144,11 @@ class _Walker:
             return results
         joined = _union(inputs)
         self._look_inside(joined.inside, equation)
-        word = word or primitive_names.primitive_name(equation)
-        if kind == "div" and not hasattr(equation.invars[1], "val") and not inputs[1].origins and inputs[0].origins:
+        if (constant := _compute_constant(equation, inputs)) is not None:
+            return [Reach(constant=constant)]
+        factor = next((reach.constant for reach in inputs[1 if kind == "div" else 0 :] if not reach.origins), None)
+        word = word or primitive_names.primitive_name(equation, factor)
+        if kind == "div" and factor is None and not inputs[1].origins and inputs[0].origins:
             word = primitive_names.DIVIDED_BY_COUNTS
         since = joined.words | {(self._moment, word)} if word is not None and joined.origins else joined.words
         elements = self.rules.results(equation, [reach.elements for reach in inputs])
@@ -198,6 +204,14 @@ class _Walker:
             self.flow.convolutions.setdefault(number, []).append(parameters)
 
 
+def _compute_constant(equation: Any, inputs: list[Reach]) -> float | None:
+    """Return the result of arithmetic with constant numbers, None for anything else."""
+    values = [reach.constant for reach in inputs]
+    if equation.primitive.name not in _ARITHMETIC or equation.outvars[0].aval.shape or None in values:
+        return None
+    return float(equation.primitive.bind(*(jnp.float32(value) for value in values), **equation.params))
+
+
 def _read_constant(variable: Any) -> float | None:
     value: Any = getattr(variable, "val", None)  # only a literal has one
     if value is None or getattr(value, "ndim", 0) != 0:
@@ -232,4 +246,7 @@ def _written_out() -> dict[str, tuple[str, ...]]:
     }
     image = jax.ShapeDtypeStruct((2, 3), jnp.float32)
     words = {name: follow(jax.make_jaxpr(function)(image)).logits.words for name, function in written.items()}
-    return {name: tuple(word for _, word in sorted(numbered)) for name, numbered in words.items()}
+    return {
+        name: tuple(primitive_names.without_factor(word) for _, word in sorted(numbered))
+        for name, numbered in words.items()
+    }

@@ -393,3 +393,24 @@ class Looped(nn.Module):
 
 def looped(kind):
     return Looped(kind)
+
+
+class Attended(nn.Module):
+    kind: str
+
+    @nn.compact
+    def __call__(self, x):
+        qkv = nn.Dense(96, name="qkv")(x.reshape(x.shape[0], 16, 12)).reshape(x.shape[0], 16, 3, 4, 8)
+        q, k, v = jnp.moveaxis(qkv, 2, 0)
+        if self.kind == "linen":
+            y = nn.dot_product_attention(q, k, v)
+        elif self.kind == "jax":
+            y = jax.nn.dot_product_attention(q, k, v)
+        else:
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(8 if self.kind == "own" else 32)
+            y = jnp.einsum("bhqk,bkhd->bqhd", nn.softmax(scores), v)
+        return nn.Dense(5)(nn.Dense(32, name="proj")(y.reshape(x.shape[0], 16, 32)).mean(1))
+
+
+def attended(kind):
+    return Attended(kind)

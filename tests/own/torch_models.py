@@ -275,3 +275,26 @@ def misspelt():
 
 
 plain_of_a_half = partial(plain, 0.5)
+
+
+class Attended(nn.Module):
+    def __init__(self, kind, classes):
+        super().__init__()
+        self.kind, self.qkv, self.proj = kind, nn.Linear(12, 96), nn.Linear(32, 32)
+        self.head = nn.Linear(32, classes)
+
+    def forward(self, x):
+        count = x.shape[0]
+        tokens = x.permute(0, 2, 3, 1).reshape(count, 16, 12)
+        q, k, v = self.qkv(tokens).reshape(count, 16, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.kind == "fused":
+            y = F.scaled_dot_product_attention(q, k, v)
+        elif self.kind == "early":
+            y = ((q * 8**-0.25) @ (8**-0.25 * k).mT).softmax(-1) @ v
+        else:
+            y = ((q @ k.mT) / torch.sqrt(torch.tensor(8.0))).softmax(-1) @ v
+        return self.head(self.proj(y.transpose(1, 2).reshape(count, 16, 32)).mean(1))
+
+
+def attended(kind, classes=5):
+    return Attended(kind, classes)

@@ -51,6 +51,16 @@ def test_layers_that_are_alike_need_no_advice() -> None:
     assert not any(row.differs for row in list_settings(_convolution(), as_tuples))
 
 
+def test_constant_factors_are_compared_where_all_else_is_alike() -> None:
+    halved, doubled = ("multiply by 0.5", "softmax", "reshape"), ("softmax", "multiply by 4", "multiply by 0.5")
+    found = _only(_layer("dense", {}, halved), _layer("dense", {}, doubled))
+    assert found.cause == "torch multiplies by 0.5, flax by 2"
+    assert (found.flax, found.torch) == (None, None)
+    assert advise(_layer("dense", {}, halved), _layer("dense", {}, (*doubled, "multiply by 0.25"))) == []
+    assert advise(_layer("dense", {}, ("sum", "multiply by 0.25")), _layer("dense", {}, ("mean",))) == []
+    assert "torch has softmax" in _only(_layer("dense", {}, halved), _layer("dense", {}, ("multiply by 2",))).cause
+
+
 def test_same_padding_is_told_with_both_remedies() -> None:
     found = _only(_convolution(), _convolution(padding=[[0, 1], [0, 1]], written={"padding": "SAME"}))
     assert found.cause.startswith("SAME pads a 3x3 kernel of stride 2x2 by ((0, 1), (0, 1)) here")

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from compare.base.element_order import Bindings, image_order
 from compare.base.interface import Refused
 from compare.base.names import join_path
-from compare.base.trace import IMAGES, Layer, Layout, Variable, number_call
+from compare.base.trace import IMAGES, Layer, Layout, Variable, name_factor, number_call
 from torchbackend import roles
 from torchbackend.only import attention, function_names, recognition, weight_norm
 from torchbackend.only.exact_gradients import INEXACT
@@ -203,10 +203,10 @@ class CallWatcher(TorchFunctionMode):
         origin = reduce(or_, map(self._find_origin, inputs))
         if not origin.layers:
             return  # the inputs are constants and parameters
-        name = function_names.shared_name(func, args, kwargs, results[0])
-        if name is not None:
-            origin |= _Origin(functions=frozenset([len(self._functions)]))
-            self._functions.append(name)
+        if function_names.plain_name(func) == "scaled_dot_product_attention":
+            origin |= _Origin(functions=self._add_functions(*function_names.attention_names(args, kwargs)))
+        elif (name := function_names.shared_name(func, args, kwargs, results[0])) is not None:
+            origin |= _Origin(functions=self._add_functions(name))
         for tensor in results:
             self._set(tensor, origin)
 
@@ -305,7 +305,7 @@ class CallWatcher(TorchFunctionMode):
         inputs, first = self._attended.pop(), len(self.layers)
         for place, (name, variables) in enumerate(attention.list_variables(module, path)):
             is_last = name == "out"
-            origin = _Origin(frozenset(range(first, first + place)), self._softmax()) if is_last else None
+            origin = self._attend(module, range(first, first + place)) if is_last else None
             after, between = self._describe(origin or self._find_origin(inputs[place]))
             call = number_call(join_path((path, name)), [layer.path for layer in self.layers])
             shape = tuple(result[0].shape) if is_last else tuple(inputs[place].shape)
@@ -326,9 +326,13 @@ class CallWatcher(TorchFunctionMode):
         for tensor in _tensors_in(result):
             self._set(tensor, _Origin(frozenset([len(self.layers) - 1])))
 
-    def _softmax(self) -> frozenset[int]:
-        self._functions.append("softmax")
-        return frozenset([len(self._functions) - 1])
+    def _attend(self, module: nn.MultiheadAttention, layers: range) -> _Origin:
+        names = "matmul", name_factor(module.head_dim**-0.5), "softmax", "matmul"
+        return _Origin(frozenset(layers), self._add_functions(*names))
+
+    def _add_functions(self, *names: str) -> frozenset[int]:
+        self._functions += names
+        return frozenset(range(len(self._functions) - len(names), len(self._functions)))
 
     def _name_doings(self, index: int) -> None:
         """Give a layer of no known kind the role of what it does.

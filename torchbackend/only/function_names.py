@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from compare.base.trace import name_factor
+
 _SAME = {
     "add": "add",
     "radd": "add",
@@ -17,6 +19,8 @@ _SAME = {
     "multiply": "multiply",
     "div": "divide",
     "rdiv": "divide",
+    "rmul": "multiply",
+    "imul": "multiply",
     "divide": "divide",
     "true_divide": "divide",
     "cat": "concatenate",
@@ -30,6 +34,7 @@ _SAME = {
     "leaky_relu": "leaky-relu",
     "log_sigmoid": "logsigmoid",
 }
+_PRODUCTS, _QUOTIENTS = ("mul", "rmul", "imul", "multiply"), ("div", "idiv", "truediv", "divide", "true_divide")
 REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "norm", "var", "std", "logsumexp", "prod", "median")
 REDUCTIONS += ("var_mean", "std_mean", "linalg_norm", "linalg_vector_norm", "vector_norm")
 _UNNAMED = ("contiguous", "clone", "detach", "to", "type", "type_as", "float", "double", "half", "bfloat16", "get")
@@ -60,11 +65,34 @@ def shared_name(
         return None if result.ndim == 4 and moved in _LAYOUT_CHANGES else "transpose"
     if x is not None and "pool" in name:
         return _pool_name(name, x, arguments, keywords)
+    if name in (*_PRODUCTS, *_QUOTIENTS) and not keywords and (factor := _factor_name(name, arguments)):
+        return factor
     if name == "gelu":
         return "gelu(tanh)" if keywords.get("approximate") == "tanh" else "gelu(exact)"
     if name in ("clamp", "clip", "clamp_min", "hardtanh"):
         return _clamp_name(name, arguments, keywords)
     return _SAME.get(name, name)
+
+
+def attention_names(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the functions within torch's fused attention."""
+    scale = keywords.get("scale")
+    factor = arguments[0].shape[-1] ** -0.5 if scale is None else float(scale)
+    return "matmul", name_factor(factor), "softmax", "matmul"
+
+
+def _factor_name(name: str, values: Sequence[Any]) -> str | None:
+    """Return the name of a product with a number, or with a tensor of one number that nothing trains."""
+    others = [value for value in values if not isinstance(value, torch.Tensor) or value.ndim == 0]
+    if len(values) != 2 or len(others) != 1 or (name in _QUOTIENTS and others[0] is values[0]):
+        return None
+    if isinstance(others[0], torch.Tensor) and (others[0].requires_grad or not others[0].is_floating_point()):
+        return None
+    with torch._C.DisableTorchFunction():
+        value = float(others[0])
+    if name in _QUOTIENTS:
+        return name_factor(1 / value) if value else None
+    return name_factor(value)
 
 
 def plain_name(function: Any) -> str:
