@@ -259,6 +259,8 @@ class Launcher:
         if purpose == "round" and values.get("compile"):
             # Torch's compiler takes as long to import as torch. Elsewhere the import would change what memory is idle.
             added[variables.COMPILES] = "1"
+        if purpose != "usage":  # there a cold start is timed, and memory is measured, as users have them
+            added[variables.QUICK_IMPORT] = "1"
         if purpose in EXPLAINED:
             captured = purpose == CAPTURED
             added |= variables.make_explained_environment(backend, added, self.plan.device, captured=captured)

@@ -14,6 +14,9 @@ PROBES = "SAMESTEP_PROBES"
 COMPILES = "SAMESTEP_COMPILES"
 """The variable that lets a child import its compiler with its framework."""
 
+QUICK_IMPORT = "SAMESTEP_QUICK_IMPORT"
+"""The variable that lets a child look for garbage only after its imports."""
+
 _THREADS_PER_VIRTUAL_DEVICE = 128
 _THREADS = {"torch": ("MKL_NUM_THREADS", "OMP_NUM_THREADS"), "jax": ("PJRT_NPROC", "NPROC")}
 _ALONE = {"torch": "OMP_NUM_THREADS", "jax": "PJRT_NPROC"}
