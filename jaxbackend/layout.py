@@ -82,10 +82,13 @@ def export(variables: Any, leaves: Leaves | None) -> dict[str, jax.Array]:
     return {leaves[path].name: leaves[path].to_neutral(array) for path, array in flat.items() if path in leaves}
 
 
-def fetch(arrays: Mapping[str, jax.Array]) -> Arrays:
-    """Return arrays copied to the host. All copies run at once."""
+def fetch(arrays: Mapping[str, jax.Array], *, owned: bool = False) -> Arrays:
+    """Return arrays copied to the host. All copies run at once.
+
+    Arrays that nothing will change are `owned`, and stay as they are if they are on the host.
+    """
     copies = jax.device_get(list(arrays.values()))  # a dict would come back sorted
-    return {name: np.array(copy) for name, copy in zip(arrays, copies, strict=True)}
+    return {name: copy if owned else np.array(copy) for name, copy in zip(arrays, copies, strict=True)}
 
 
 def assign(state: Any, leaves: Leaves | None, arrays: Mapping[str, Any]) -> Any:

@@ -165,14 +165,13 @@ class JaxSession:
             arrays = {f"activation/{name}": part(array.astype(dtype)) for name, array in outputs.items()}
             logits = jax.tree.map(part, internals["logits"])
             arrays |= {"logits": _pack(logits), "loss": internals["loss"]}
+            arrays |= {f"gradient/{name}": array for name, array in self._export(gradients).items()}
             kinds = {
-                "gradient": self._export(gradients),
                 "update": self._export(self._state.parameters),
                 "buffer": self._export(self._strategy.first(self._state.buffers)),
             }
-            for kind, variables in kinds.items():
-                arrays |= {f"{kind}/{name}": array for name, array in variables.items()}
-            fetched = layout.fetch(arrays)
+            state = {f"{kind}/{name}": array for kind, named in kinds.items() for name, array in named.items()}
+            fetched = layout.fetch(arrays, owned=True) | layout.fetch(state)
         for name, array in before.items():
             fetched[f"update/{name}"] -= array  # on the host: JAX would compile a program for every shape
         return fetched
