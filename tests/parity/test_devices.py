@@ -348,7 +348,7 @@ def ranks(child: Child) -> list[psutil.Process]:
     ("signal", "deadline", "status", "reason"),
     [
         ("SIGKILL", 60, "crash", r"rank 1 of 2: killed by signal 9 \(SIGKILL\)"),
-        ("SIGSTOP", 5, "timeout", "deadline of 5 s"),
+        ("SIGSTOP", 2, "timeout", "deadline of 2 s"),
     ],
 )
 def test_a_rank_that_dies_or_hangs_ends_its_contender_with_all_its_processes(

@@ -79,7 +79,7 @@ DERIVED = [
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(DERIVED), st.floats(1e-6, 1e-1), st.sampled_from((-1, 1)), st.booleans())
 def test_a_figure_that_was_touched_is_found(path: str, change: float, sign: int, published: bool) -> None:
     result = deepcopy(load_published() if published else consistent())
