@@ -10,7 +10,7 @@ from compare.base.trace import Layer
 
 def run(layer: Layer, variables: Arrays, inputs: Array, training: bool) -> Array:
     """Return the layer's output in neutral layout and float64."""
-    x = torch.from_numpy(np.asarray(inputs, np.float64))
+    x = torch.from_numpy(np.array(inputs, np.float64))
     if x.ndim == 4:
         x = x.permute(0, 3, 1, 2)
     values = {name: torch.from_numpy(array) for name, array in variables.items()}
