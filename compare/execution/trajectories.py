@@ -34,12 +34,14 @@ class TrainingRuns:
         losses: by contender and twin; twin 0 is the contender's own run.
         accuracies: the test accuracies by contender and seed.
         twins: the test accuracies of one twin for each seed, for contenders whose accuracies are not equivalent.
+        first_twins: the test accuracy of this twin for the first seed, by contender.
     """
 
     seeds: Sequence[int]
     losses: dict[str, dict[int, list[float | None]]]
     accuracies: dict[str, dict[int, float]]
     twins: dict[str, dict[int, float]] = field(default_factory=dict[str, dict[int, float]])
+    first_twins: dict[str, float] = field(default_factory=dict[str, float])
 
     @classmethod
     def begin(cls, launcher: Launcher, state: RunState, seeds: int) -> "TrainingRuns":
@@ -94,11 +96,12 @@ def make_twin_queues(launcher: Launcher, state: RunState, runs: TrainingRuns) ->
     queues = list[Queue]()
     for run in state.alive:
         if unlike and run.contender.name in {baseline, *unlike}:
-            twins = runs.twins[run.contender.name] = {}
+            first, *others = runs.seeds  # the first one is trained already
+            twins = runs.twins[run.contender.name] = {first: runs.first_twins[run.contender.name]}
             calls = list[Call]()
-            for seed in runs.seeds:
+            for seed in others:
                 calls += _train_calls(launcher, run, seed, partial(_keep_accuracy, twins, seed), 1)
-            queues.append(Queue(run, [Job("trajectory", calls, spares=True)]))
+            queues.append(Queue(run, [Job("trajectory", calls, spares=True)] if calls else []))
     return queues
 
 
@@ -107,6 +110,10 @@ def _make_jobs(launcher: Launcher, run: ContenderRun, runs: TrainingRuns, is_par
 
     def losses(twin: int) -> Call:
         return Call(Losses(_ulp(plan), twin), partial(setitem, runs.losses[name], twin))
+
+    def keep_first_twin(training: TrainingResult) -> None:
+        runs.losses[name][1] = list(training.step_losses)
+        runs.first_twins[name] = _read_accuracy(training)
 
     def keep_own(training: TrainingResult) -> None:
         run.training = training
@@ -118,7 +125,8 @@ def _make_jobs(launcher: Launcher, run: ContenderRun, runs: TrainingRuns, is_par
 
     start = _open_call(launcher, run, plan.seed)
     own = [start, Call(Train(), keep_own), Call(Settings(), keep_settings)]
-    of_twins = [[start, losses(twin)] for twin in range(1, TWINS + 1)]
+    first_twin = Call(Train(_ulp(plan), 1, only_test=True), keep_first_twin)
+    of_twins = [[start, first_twin], *([start, losses(twin)] for twin in range(2, TWINS + 1))]
     others = [seed for seed in runs.seeds if seed != plan.seed]
     of_seeds = [
         _train_calls(launcher, run, seed, partial(_keep_accuracy, runs.accuracies[name], seed), 0) for seed in others
@@ -151,7 +159,11 @@ def _ulp(plan: Plan) -> float:
 
 
 def _keep_accuracy(accuracies: dict[int, float], seed: int, training: TrainingResult) -> None:
-    accuracies[seed] = math.nan if training.test_accuracy is None else training.test_accuracy
+    accuracies[seed] = _read_accuracy(training)
+
+
+def _read_accuracy(training: TrainingResult) -> float:
+    return math.nan if training.test_accuracy is None else training.test_accuracy
 
 
 def judge(state: RunState, runs: TrainingRuns) -> None:

@@ -193,8 +193,11 @@ def test_accuracies_that_are_not_equivalent_are_held_against_one_ulp_twins(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert stage.agree()["agreement"]["twin_accuracies"] == {}
+    before = len(stage.calls("feed"))
     monkeypatch.setattr(trajectory, "ACCURACY", replace(trajectory.ACCURACY, limit=-1.0))
     result = stage.agree("fake", "other")
+    more = len(stage.calls("feed")) - 2 * before
+    assert more == 4  # two sides for two epochs: only the second seed's twin was not trained before
     found = result["agreement"]["twin_accuracies"]
     assert {name: len(accuracies) for name, accuracies in found.items()} == {"fake": 2, "other": 2}
     assert gate(result, "accuracy")["worst_tensor"] == "test accuracy, 2 seeds, by one-ulp twins"
