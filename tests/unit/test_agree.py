@@ -197,7 +197,7 @@ def test_accuracies_that_are_not_equivalent_are_held_against_one_ulp_twins(
     monkeypatch.setattr(trajectory, "ACCURACY", replace(trajectory.ACCURACY, limit=-1.0))
     result = stage.agree("fake", "other")
     more = len(stage.calls("feed")) - 2 * before
-    assert more == 4  # two sides for two epochs: only the second seed's twin was not trained before
+    assert more == 4  # each side opens the second seed, and trains its twin
     found = result["agreement"]["twin_accuracies"]
     assert {name: len(accuracies) for name, accuracies in found.items()} == {"fake": 2, "other": 2}
     assert gate(result, "accuracy")["worst_tensor"] == "test accuracy, 2 seeds, by one-ulp twins"
