@@ -43,7 +43,7 @@ class Behaviour:
             backend knows for that.
     """
 
-    step_seconds: float = 1e-3
+    step_seconds: float = 4e-3
     slowdown: Mapping[str, float] = field(default_factory=dict[str, float])
     knob_factors: Mapping[str, float] = field(default_factory=dict[str, float])
     compile_seconds: float = 0.0

@@ -12,7 +12,7 @@ from tests.plugin.suites import SUITE, Suite, rows
 pytest_plugins = ["pytester"]
 
 NOISE = {"launch_noise": 0.001, "step_noise": 0.003}
-SCRIPT = {"fake": {"step_seconds": 0.001, "seed": 1, **NOISE}, "other": {"step_seconds": 0.0005, "seed": 2, **NOISE}}
+SCRIPT = {"fake": {"step_seconds": 0.004, "seed": 1, **NOISE}, "other": {"step_seconds": 0.002, "seed": 2, **NOISE}}
 REPORTED = ["--benchmark", "--samestep-rounds=3", "--samestep-report=reports"]
 
 

@@ -181,7 +181,7 @@ def scripted_load(monkeypatch: pytest.MonkeyPatch, cores: list[float]) -> None:
 def test_a_void_round_counts_for_nobody_and_stays_in_the_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    script = {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}}
+    script = {"fake": NOISE, "other": {"step_seconds": 0.008, **NOISE}}
     plans.register(monkeypatch, tmp_path, script)
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=3)
     scripted_load(monkeypatch, [0.0, 0.8, 0.1, 0.0])
@@ -286,7 +286,7 @@ def test_contenders_whose_memory_does_not_hold_the_end_of_a_round_take_turns(
 
 
 def test_a_run_ends_as_soon_as_the_verdict_is_certain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}})
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.008, **NOISE}})
     result = _result(plans.make(tmp_path / "out", ("fake", "other"), rounds=None))
     (comparison,) = result["comparisons"]
     assert (comparison["verdict"], comparison["rounds"]) == ("SLOWER", 3)
@@ -315,14 +315,14 @@ def test_a_run_goes_on_to_the_last_look_while_the_verdict_is_open(
 
 
 def test_two_rounds_claim_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}})
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.008, **NOISE}})
     (comparison,) = _result(plans.make(tmp_path / "out", ("fake", "other"), rounds=2))["comparisons"]
     assert (comparison["verdict"], comparison["reason"]) == ("INCONCLUSIVE", "a verdict needs 3 rounds")
     assert comparison["ratio"] is not None
 
 
 def test_a_void_round_is_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.002, **NOISE}})
+    plans.register(monkeypatch, tmp_path, {"fake": NOISE, "other": {"step_seconds": 0.008, **NOISE}})
     plan = plans.make(tmp_path / "out", ("fake", "other"), rounds=None)
     scripted_load(monkeypatch, [0.9, 0.0, 0.0, 0.9, 0.0])
     (comparison,) = _result(plan)["comparisons"]

@@ -24,7 +24,7 @@ from tests.unit.stage import Result, Stage
 pytestmark = pytest.mark.slow
 
 NOISE = {"step_noise": 0.001, "launch_noise": 0.001}
-SLOW = {"fake": {"step_seconds": 0.001, "seed": 1, **NOISE}, "other": {"step_seconds": 0.002, "seed": 2, **NOISE}}
+SLOW = {"fake": {"step_seconds": 0.004, "seed": 1, **NOISE}, "other": {"step_seconds": 0.008, "seed": 2, **NOISE}}
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_a_run_that_comes_again_is_reproduced_claim_by_claim(
     assert "other against fake: speed: SLOWER, ratio " in text
     assert "NOT REPRODUCED" not in text.replace("0 NOT REPRODUCED", "")
     assert "8 claims: 8 REPRODUCED, 0 NOT REPRODUCED, 0 INCONCLUSIVE" in text
-    assert "fake: step time 1 ms stored, 1" in text
+    assert "fake: step time 4.003 ms stored, 4.00" in text
     assert out.endswith("result file: again/result.json\n")
     again = result_file.load(program.folder / "again" / "result.json")
     assert again["command"] == ["samestep", "reproduce", "stored.json", "--rounds", "4", "--out", "again"]
@@ -80,7 +80,7 @@ def test_a_run_that_comes_again_is_reproduced_claim_by_claim(
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [
-        ({**SLOW, "other": SLOW["other"] | {"step_seconds": 0.0025}}, 1, "the intervals exclude each other"),
+        ({**SLOW, "other": SLOW["other"] | {"step_seconds": 0.01}}, 1, "the intervals exclude each other"),
         ({}, 1, "this run contradicts the verdict"),  # equally fast
         ({**SLOW, "other": {"fault": "wrong-gradient"}}, 1, "other against fake: agreement: pass stored, fail here"),
         ({**SLOW, "other": {"fault": "skip"}}, 1, "no speed may be claimed here: other did not do the work"),

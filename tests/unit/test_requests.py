@@ -20,12 +20,13 @@ from compare.settings.options import Settings
 from tests.fakebackend import plans
 
 SIZES = (1, 32)
+FAST = {"step_seconds": 1e-3}  # enough requests for p99
 
 
 def run(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, other: dict[str, Any] | None = None, **changes: Any
 ) -> Result:
-    plans.register(monkeypatch, folder, {"fake": {"seed": 1}, "other": {"seed": 2, **(other or {})}})
+    plans.register(monkeypatch, folder, {"fake": {"seed": 1, **FAST}, "other": {"seed": 2, **FAST, **(other or {})}})
     monkeypatch.setattr(timed_requests, "LEAST_REQUESTS", 150)
     settings: dict[str, Any] = {"task": "infer", "rounds": 3, **changes}
     made = plans.make(folder / "out", ("fake", "other"), epochs=None, **settings)

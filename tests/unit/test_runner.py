@@ -59,9 +59,9 @@ def test_each_contenders_variables_are_in_the_result(stage: Stage, monkeypatch: 
 def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: Stage) -> None:
     noise = {"launch_noise": 0.001, "step_noise": 0.003}
     script = {
-        "fake": {"step_seconds": 0.001, "seed": 1, **noise},
-        "other": {"step_seconds": 0.002, "seed": 2, **noise},
-        "third": {"step_seconds": 0.0005, "seed": 3, **noise},
+        "fake": {"step_seconds": 0.004, "seed": 1, **noise},
+        "other": {"step_seconds": 0.008, "seed": 2, **noise},
+        "third": {"step_seconds": 0.002, "seed": 3, **noise},
     }
     result = stage.run("fake", "other", "third", script=script, rounds=3, cold_compile=True)
     slower, faster = result["comparisons"]
@@ -69,7 +69,7 @@ def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: 
     assert faster["ratio"]["estimate"] == pytest.approx(0.5, rel=0.01)
     assert (slower["verdict"], faster["verdict"]) == ("SLOWER", "FASTER")
     assert [pair["status"] for pair in result["agreement"]["pairs"]] == ["pass", "pass"]
-    for contender, seconds in zip(result["contenders"], (0.001, 0.002, 0.0005), strict=True):
+    for contender, seconds in zip(result["contenders"], (0.004, 0.008, 0.002), strict=True):
         _check_figures(contender, seconds)
     # A round ends with its blocks, a lead-in before each, and then three blocks of each contender's proof
     # and its first steps anew.
@@ -114,7 +114,7 @@ def test_one_contenders_failure_leaves_the_others_figures(
     good, bad = sorted(result["contenders"], key=lambda each: each["name"] == name)
     assert (good["status"], good["reason"], bad["status"]) == ("ok", None, status)
     assert re.match(phase, bad["reason"])
-    assert good["step_seconds"]["median"] == pytest.approx(0.001)
+    assert good["step_seconds"]["median"] == pytest.approx(0.004)
     assert len(good["step_seconds"]["samples"]) == 2
     assert good["memory"] is not None
     assert good["training"] is not None

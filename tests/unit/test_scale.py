@@ -98,7 +98,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Result, Pa
     with pytest.MonkeyPatch.context() as monkeypatch:
         stage = Stage(tmp_path_factory.mktemp("weak"), monkeypatch)
         noisy = {"launch_noise": 0.02, "step_noise": 0.02, "step_seconds": 2e-3}
-        script = {"fake": {"slowdown": {"2": 1.25, "4": 1.6}}, "other": noisy}
+        script = {"fake": {"step_seconds": 1e-3, "slowdown": {"2": 1.25, "4": 1.6}}, "other": noisy}
         yield stage.run("1,2,4", script=script, rounds=3), stage.out
 
 

@@ -33,7 +33,7 @@ def make_cell(name: str = "one", **changes: Any) -> Cell:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellStore:
     (tmp_path / "logs").mkdir()
-    plans.register(monkeypatch, tmp_path / "logs", {"other": {"step_seconds": 2e-3}})
+    plans.register(monkeypatch, tmp_path / "logs", {"other": {"step_seconds": 8e-3}})
     monkeypatch.chdir(tmp_path)
     return CellStore(tmp_path / "store")
 

@@ -25,7 +25,7 @@ def spec(tmp_path: Path) -> RunSpec:
 
 
 def opened(spec: RunSpec, **behaviour: Any) -> Worker:
-    script = Silent("fake", json.dumps({"folder": "", "fake": behaviour}))
+    script = Silent("fake", json.dumps({"folder": "", "fake": {"step_seconds": 1e-3, **behaviour}}))
     worker = Worker(FakeBackend(script), script.clock)
     worker.open(spec)
     return worker
