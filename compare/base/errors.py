@@ -1,5 +1,8 @@
 """The ways in which samestep fails, and how messages are made short and printable."""
 
+import difflib
+from collections.abc import Iterable
+
 _CUT = " ..."
 
 
@@ -56,3 +59,10 @@ def shorten(text: str, most: int) -> str:
 def make_printable(text: str) -> str:
     """Return text with a question mark for each character that a terminal would act on."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def suggest(word: str, names: Iterable[str]) -> str:
+    """Return a question for the names that a word may stand for: those that begin with it, or the nearest one."""
+    names = list(names)
+    near = [name for name in names if word and name.startswith(word)] or difflib.get_close_matches(word, names, 1, 0.54)
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -6,13 +6,12 @@ A workload is data only, and one description drives both twins. Each backend's `
 To add a workload, add an entry to `_ALL`. If no family fits its model, add a file to `models` in both backends, too.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compare.base.errors import Refused
+from compare.base.errors import Refused, suggest
 from compare.base.task import Input, Task
 
 PAIR = "pair"
@@ -331,9 +330,10 @@ def get(name: str, more: Iterable[str] = ()) -> Workload:
         return WORKLOADS[name]
     except KeyError:
         names = [*WORKLOADS, *more]
-        near = difflib.get_close_matches(name, names, 1)
-        suggestion = f" did you mean {near[0]!r}?" if near else ""
-        raise Refused(f"unknown workload {name!r};{suggestion} allowed: {', '.join(names)}") from None
+        question = suggest(name, names)
+        raise Refused(
+            f"unknown workload {name!r}; {question}{' ' * bool(question)}allowed: {', '.join(names)}"
+        ) from None
 
 
 def is_built_in(workload: Workload) -> bool:

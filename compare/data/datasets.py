@@ -186,7 +186,7 @@ def _check(workload: Workload, folder: str | None, batch_size: int, image_size: 
         raise Refused(f"image size {image_size}: allowed are 1 pixel and more")
     if folder is not None and workload.data in _BUILT_IN:
         raise Refused(
-            f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}; allowed: without"
+            f"--data {folder}: workload {workload.name} takes no folder, {_BUILT_IN[workload.data]}; leave --data out"
         )
     if images is not None and (workload.data != "photographs" or folder is None):
         raise Refused(f"--images {images}: allowed with --data DIR of photographs, of which so many are drawn")

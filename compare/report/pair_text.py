@@ -27,7 +27,12 @@ def make_lines(spec: Spec) -> list[str]:
     ]
     count = count_noun(len(pair.map), "variable")
     if len(pair.sides) == 1:
-        said.append(f"one model, compared with itself in different tunings: {count}, parameters and buffers")
+        (given,) = pair.sides
+        other = next(each for each in _NAMES if each != given)
+        said.append(
+            f"only --{given} is given, so this model is compared with itself in different tunings ({count}, parameters "
+            f"and buffers); to check a port, give --{other} too"
+        )
     else:
         start = f"training starts from the weights of {_NAMES[pair.weights_from]}'s factory"
         said.append(f"{count} matched, parameters and buffers; {start}")

@@ -1,9 +1,11 @@
 """Contenders: BACKEND[:TUNING] as a user writes it, parsed and named."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compare.base import arguments
+from compare.base.errors import suggest
 from compare.base.interface import Refused
 from compare.base.knobs import PARALLEL, PARALLEL_WORDS, has_knobs
 from compare.base.workloads import PAIR, Workload
@@ -200,15 +202,17 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
             is not installed.
     """
     arguments.check_text_list("contenders", texts, "a list such as ['torch:tuned', 'jax']")
-    if len(texts) < least:
-        raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     contenders: list[Contender] = []
     for text, name in zip(texts, options.make_names(texts), strict=True):
         plain, revision = split_revision(text)
         backend, colon, tuning = plain.partition(":")
         known = backends.find_all()
         if backend not in known:
-            raise Refused(f"unknown contender {text!r}; allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}")
+            question = suggest(re.split("[^a-z]", plain)[0], known)
+            raise Refused(
+                f"unknown contender {text!r}; {question}{' ' * bool(question)}"
+                f"allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}"
+            )
         if colon and not tuning:
             raise Refused(f"contender {text!r} has an empty tuning; allowed: stock, compiled, tuned or knobs")
         missing = [package for package in known[backend].distributions if not environment.is_installed(package)]
@@ -218,4 +222,6 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
                 f"install it with: pip install 'samestep[{backend}]'"
             )
         contenders.append(Contender(name, backend, tuning or make_default_tuning(backend), revision))
+    if len(contenders) < least:
+        raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
     return contenders

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+_FEW = 3
+
 
 class Kind:
     """A kind of value. The command line reads it as `read_as`."""
@@ -32,10 +34,16 @@ class Kind:
         Raises:
             Refused: the value is not allowed.
         """
-        from compare.base.interface import Refused
+        from compare.base.errors import Refused, suggest
 
         if not self.is_right(value):
-            raise Refused(f"{flag} {self.show(value)} is not allowed; allowed: {self.allowed}")
+            question = suggest(value, self.list_names()) if isinstance(value, str) else ""
+            question += " " if question else ""
+            raise Refused(f"{flag} {self.show(value)} is not allowed; {question}allowed: {self.allowed}")
+
+    def list_names(self) -> Sequence[str]:
+        """Return the names that are allowed, if nothing else is."""
+        return ()
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -205,6 +213,11 @@ class Choice(Kind):
     def is_right(self, value: object) -> bool:
         """Return whether a value is one of the names."""
         return isinstance(value, str) and value in self._names()
+
+    def list_names(self) -> Sequence[str]:
+        """Return the names that are allowed, unless they are so few that a reader sees them at once."""
+        names = self._names()
+        return names if len(names) > _FEW else ()
 
     @property
     def schema(self) -> dict[str, Any]:

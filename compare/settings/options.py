@@ -609,14 +609,14 @@ class CommandLine:
     quick: bool = _option(
         False,
         Switch(),
-        "Exactly 5 rounds, and no energy.",
+        "5 rounds that count, and no energy.",
         commands=(_COMPARE, _SCALE),
         rank=8,
         example="--quick --device cpu",
         sets={"rounds": 5, "energy": False},
-        helps={_SCALE: "Exactly 5 rounds."},
+        helps={_SCALE: "5 rounds that count."},
     )
-    paper: bool = _option(False, Switch(), "Exactly 20 rounds.", commands=(_COMPARE, _SCALE), sets={"rounds": 20})
+    paper: bool = _option(False, Switch(), "20 rounds that count.", commands=(_COMPARE, _SCALE), sets={"rounds": 20})
     skip_cold_compile: bool = _option(
         False,
         Switch(),

@@ -34,7 +34,7 @@ def choose_batch_sizes(settings: Settings, workload: Workload) -> tuple[int, ...
         unlike.append("epochs")
     if unlike:
         flag = SETTINGS[unlike[0]].flag
-        raise Refused(f"{flag} is for --task train; allowed with --task infer: without it")
+        raise Refused(f"{flag} is for --task train; leave it out, or use --task train")
     if settings.batch_sizes is None:
         return DEFAULT_BATCH_SIZES if settings.batch_size is None else (settings.batch_size,)
     batch_sizes = Wholes().read(settings.batch_sizes)

@@ -4,9 +4,9 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 (then the knobs start from `stock`). A knob that a framework, workload or device cannot honour is refused by name.
 """
 
-import difflib
 from collections.abc import Collection, Mapping
 
+from compare.base.errors import suggest
 from compare.base.interface import INFER, TRAIN, Refused
 from compare.base.knobs import (
     KNOBS,
@@ -214,11 +214,11 @@ def check_word(item: str, where: str, separator: str = "+") -> None:
         raise Refused(f"{where}: the knob {word} was removed; use {REMOVED[word]}")
     if word in allowed:
         return
-    near = difflib.get_close_matches(word, allowed, 1)
+    question = suggest(word, allowed)
     knobs = ", ".join([*KNOBS, *PARALLEL_WORDS])
     raise Refused(
         (f"unknown tuning or knob {word!r} in {where}" if word else f"{where} has an empty part")
-        + (f"; did you mean {near[0]!r}?" if near else ";")
+        + f"; {question}".rstrip()
         + f" allowed: {', '.join(TUNINGS)}, or knobs joined by {separator!r} out of {knobs}"
     )
 

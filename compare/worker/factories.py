@@ -117,7 +117,9 @@ def _import_factory(reference: str) -> Callable[..., Any]:
         own = [each for each, value in public.items() if getattr(value, "__module__", "") == module.__name__]
         raise Refused(f"{reference}: {place} has no {name!r}; it has: {', '.join(own or public) or 'nothing callable'}")
     if not callable(factory):
-        raise Refused(f"{reference}: {name} is a {type(factory).__name__}; allowed: a function that returns a model")
+        raise Refused(
+            f"{reference}: {name} is of type {type(factory).__name__}; allowed: a function that returns a model"
+        )
     if not isinstance(factory, type) and any(kind.__name__ == "Module" for kind in inspect.getmro(type(factory))):
         kind = type(factory).__name__
         raise Refused(

@@ -55,7 +55,10 @@ FAULTS = [
     ("[grid]\nseed = [1]\nbatch = [2]\n", "line 3: unknown key 'batch' in [grid]; allowed: accumulate, agreement, "),
     ("[grid]\nseed = 1\n", "line 2: seed in [grid] is no list; allowed: a list of values"),
     ("[grid]\nseed = []\n", "line 2: seed in [grid] is no list"),
-    ("[grid]\nprecision = ['float32', 'bf16']\n", "line 2: precision 'bf16' is not allowed; allowed: float64, "),
+    (
+        "[grid]\nprecision = ['float32', 'bf16']\n",
+        "line 2: precision 'bf16' is not allowed; did you mean 'bfloat16'? allowed: ",
+    ),
     (
         "[defaults]\nrounds = 'ten'\n[grid]\nseed = [1]\n",
         "line 2: rounds 'ten' is not allowed; allowed: a whole number",

@@ -121,6 +121,9 @@ REFUSALS = [
     (["fake", "other", "--knobs", ""], "--tuning and --knobs must not be empty"),
     (["fake", "other", "--knobs", "compile", "--tuning", "tuned"], "--tuning and --knobs exclude each other"),
     (["fake"], "a comparison needs at least two contenders, got 1: fake"),
+    (["fakes"], "unknown contender 'fakes'; did you mean 'fake'? allowed: BACKEND[:TUNING]"),
+    (["fake", "other", "--knobs", "fused"], "did you mean 'fused-optimizer' or 'fused-batch-norm'?"),
+    (["fake", "other", "--precision", "fp16"], "--precision 'fp16' is not allowed; did you mean 'float16'? allowed: "),
     (["fake", "other", "--workload", "resnet"], "unknown workload 'resnet'; did you mean 'resnet50'? allowed: "),
     (["fake", "other", "--precision", "fp8"], "--precision 'fp8' is not allowed; allowed: float64, float32, tf32"),
     (["fake", "other", "--precision", "tf32", "--device", "cpu"], "precision tf32 needs --device cuda"),
@@ -165,7 +168,7 @@ REFUSALS = [
     (["fake", "other", "--workload", "cifar-cnn", "--data", ""], "--data '' is not allowed; allowed: a folder's path"),
     (
         ["fake", "other", "--data", "nowhere"],
-        "workload digits-cnn takes no folder, its digits are embedded; allowed: without",
+        "workload digits-cnn takes no folder, its digits are embedded; leave --data out",
     ),
 ]
 
