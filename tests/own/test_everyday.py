@@ -42,7 +42,7 @@ def test_a_head_may_be_an_embedding_of_the_classes(tmp_path: Path) -> None:
 def test_what_differs_between_two_layers_is_not_called_the_layer_s_own(tmp_path: Path) -> None:
     found = asked.agree(f"{FLAX}:plain", f"{TORCH}:plain", tmp_path, "--model-args", "torch.scale=0.5")
     assert found.first_mismatch.startswith("step1/activation/head.input")
-    assert "what is computed between the layers before head and it is the first to differ" in found.first_mismatch
+    assert "torch multiplies by 0.5, flax by 1" in found.first_mismatch
     assert "epsilon" not in found.first_mismatch
 
 

@@ -17,7 +17,7 @@ Written = Callable[[str], str]
 
 REFUSALS = [
     (f"{BAD}:nonesuch", {}, "has no 'nonesuch'; it has: raises, is_killed, exits,"),
-    (f"{BAD}:not_callable", {}, "not_callable is a dict; allowed: a function that returns a model"),
+    (f"{BAD}:not_callable", {}, "not_callable is of type dict; allowed: a function that returns a model"),
     (f"{BAD}:raises", {}, "the factory raised FileNotFoundError: no checkpoint at /models/best.pt"),
     (f"{BAD}:exits", {}, "the factory called sys.exit('usage: train.py CONFIG')"),
     (f"{BAD}:needs_width", {}, "the factory needs 'width'; give it with --model-args width=VALUE"),
