@@ -8,8 +8,8 @@ from compare.base.interface import Batch
 from compare.data.datasets import Dataset
 
 
-def save(dataset: Dataset, path: Path) -> None:
-    """Write a dataset's arrays, as `compare.base.tensors.save` does, and compute their digest meanwhile."""
+def save(dataset: Dataset, path: Path, *, digests: bool = False) -> None:
+    """Write a dataset's arrays, as `compare.base.tensors.save` does. If it `digests`, compute `sha256` meanwhile."""
     arrays = {
         f"{part}.{name}": array
         for part, batch in (("train", dataset.train), ("test", dataset.test))
@@ -17,7 +17,8 @@ def save(dataset: Dataset, path: Path) -> None:
         if array is not None
     }
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(lambda: dataset.sha256)  # the dataset keeps it
+        if digests:
+            threads.submit(lambda: dataset.sha256)  # the dataset keeps it
         tensors.save(arrays, path)
 
 

@@ -135,7 +135,7 @@ def _scratch(plan: Plan) -> Generator[Path]:
 
 def _save_dataset(plan: Plan, folder: Path) -> None:
     """Write the dataset that all children read. Large synthetic images are made now, which takes seconds."""
-    dataset_file.save(plan.dataset, Launcher(plan, folder).dataset)
+    dataset_file.save(plan.dataset, Launcher(plan, folder).dataset, digests=True)
 
 
 def _start_ahead(launcher: Launcher, state: RunState) -> None:

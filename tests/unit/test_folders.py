@@ -194,11 +194,11 @@ def test_a_run_has_crops_for_each_epoch_and_seed(flat: Path, tmp_path: Path, mon
     digests: list[str] = []
     real = dataset_file.save
 
-    def save(kept: Dataset, path: Path) -> None:
+    def save(kept: Dataset, path: Path, **named: bool) -> None:
         if kept.source.startswith("photographs"):
             assert len(kept.train.images) == 2 * len(kept.train.labels) == 30
             digests.append(kept.sha256)
-        real(kept, path)
+        real(kept, path, **named)
 
     monkeypatch.setattr(dataset_file, "save", save)
     few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
@@ -219,12 +219,12 @@ def test_a_run_draws_its_images_anew_for_each_seed_and_says_so(
     digests: list[str] = []
     real = dataset_file.save
 
-    def save(kept: Dataset, path: Path) -> None:
+    def save(kept: Dataset, path: Path, **named: bool) -> None:
         if kept.source.startswith("photographs"):
             assert (len(kept.train.labels), len(kept.test.labels)) == (6, 2)
             assert kept.source.endswith("6 train, 2 test, drawn by the seed)")
             digests.append(digest(kept.train.labels, np.sort(kept.train.images.mean((1, 2, 3)))))
-        real(kept, path)
+        real(kept, path, **named)
 
     monkeypatch.setattr(dataset_file, "save", save)
     few = replace(RESNET, model=replace(RESNET.model, image=IMAGE, classes=3))
