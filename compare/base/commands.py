@@ -225,8 +225,8 @@ class WorkProof:
 class TrainingResult:
     """A whole training run: the mean `loss` of each epoch, None if not finite, and the accuracies at the end.
 
-    Accuracies are None for outputs that are no classes, and where they were not asked for. `step_losses` are the losses
-    of all steps.
+    Accuracies are None for outputs that are no classes. The training accuracy is also None if `Train` leaves it out.
+    `step_losses` are the losses of all steps.
     """
 
     loss: Sequence[float | None]

@@ -62,7 +62,10 @@ def make_printable(text: str) -> str:
 
 
 def suggest(word: str, names: Iterable[str]) -> str:
-    """Return a question for the names that a word may stand for: those that begin with it, or the nearest one."""
+    """Return a question for the names that a word may stand for: those that begin with it, or the nearest one.
+
+    A space stands behind it. It is empty if no name is near.
+    """
     names = list(names)
     near = [name for name in names if word and name.startswith(word)] or difflib.get_close_matches(word, names, 1, 0.54)
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""

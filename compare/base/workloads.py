@@ -330,10 +330,8 @@ def get(name: str, more: Iterable[str] = ()) -> Workload:
         return WORKLOADS[name]
     except KeyError:
         names = [*WORKLOADS, *more]
-        question = suggest(name, names)
-        raise Refused(
-            f"unknown workload {name!r}; {question}{' ' * bool(question)}allowed: {', '.join(names)}"
-        ) from None
+        allowed = ", ".join(names)
+        raise Refused(f"unknown workload {name!r}; {suggest(name, names)}allowed: {allowed}") from None
 
 
 def is_built_in(workload: Workload) -> bool:

@@ -170,14 +170,8 @@ def _make_jobs(
             for precision in evidence.precisions
         ]
         # The longest jobs come first: the noise as a whole, but no part of it takes as long as compiling.
-        yield from (
-            (*records, *_make_compilations(launcher, run, evidence, case, dataset), *noise)
-            if is_parted
-            else (
-                *noise,
-                *records,
-            )
-        )
+        compilations = _make_compilations(launcher, run, evidence, case, dataset)
+        yield from (*records, *compilations, *noise) if is_parted else (*noise, *records)
     if launcher.plan.workload.model.pruned:
         case, dataset = next(iter(evidence.cases.items()))
         spec = _make_spec(launcher, run, "float64", case, dataset)

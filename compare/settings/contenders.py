@@ -210,8 +210,7 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
         if backend not in known:
             question = suggest(re.split("[^a-z]", plain)[0], known)
             raise Refused(
-                f"unknown contender {text!r}; {question}{' ' * bool(question)}"
-                f"allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}"
+                f"unknown contender {text!r}; {question}allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}"
             )
         if colon and not tuning:
             raise Refused(f"contender {text!r} has an empty tuning; allowed: stock, compiled, tuned or knobs")

@@ -38,7 +38,6 @@ class Kind:
 
         if not self.is_right(value):
             question = suggest(value, self.list_names()) if isinstance(value, str) else ""
-            question += " " if question else ""
             raise Refused(f"{flag} {self.show(value)} is not allowed; {question}allowed: {self.allowed}")
 
     def list_names(self) -> Sequence[str]:

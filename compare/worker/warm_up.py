@@ -16,7 +16,7 @@ _SLACK, _LARGEST_GROWTH = 1.2, 10.0
 _BLOCK_SECONDS: Mapping[str, float] = {TRAIN: 0.025, INFER: 0.005}
 """How long a block of the warm-up lasts at least, by task, where timed blocks are not shorter.
 
-Every round has 16 blocks or more, for requests as many of each batch size.
+Every round has 12 blocks or more, for requests as many of each batch size.
 """
 
 Timed = Callable[[int], float]
