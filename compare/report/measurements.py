@@ -197,16 +197,25 @@ def _remark_earlier_runs(contenders: Contenders) -> Iterator[str]:
 
 
 def explain_absent_memory(contenders: Contenders) -> Iterator[str]:
-    """Yield why memory figures are missing, each reason once with its figures and contenders."""
-    absent: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
-    for figure in list_memory_figures(contenders):
-        for contender in contenders:
-            memory = contender.memory
-            if memory and memory.figure(figure) is None:
-                reason = memory.absent.get(figure, "no reason was recorded")
-                labels, names = absent.setdefault(reason, ({}, {}))
-                labels[name_memory_figure(figure)] = names[contender.name] = None
-    for reason, (labels, names) in absent.items():
+    """Yield why memory figures are missing: one line for the rows left out, one for each other reason."""
+    shown = list_memory_figures(contenders)
+    left_out: dict[str, list[str]] = {}
+    dashes: dict[str, tuple[dict[str, None], dict[str, None]]] = {}
+    for figure in DEFINITIONS:
+        absent = {
+            each.name: each.memory.absent.get(figure)
+            for each in contenders
+            if each.memory and each.memory.figure(figure) is None
+        }
+        reasons = "; ".join(dict.fromkeys(reason for reason in absent.values() if reason))
+        if figure not in shown and reasons:
+            left_out.setdefault(reasons, []).append(name_memory_figure(figure))
+        for name, reason in absent.items() if figure in shown else ():
+            labels, names = dashes.setdefault(reason or "no reason was recorded", ({}, {}))
+            labels[name_memory_figure(figure)] = names[name] = None
+    for reasons, figures in left_out.items():
+        yield f"{', '.join(figures)}: not available: {reasons}"
+    for reason, (labels, names) in dashes.items():
         yield f"{', '.join(labels)}: not available for {', '.join(names)}: {reason}"
 
 
@@ -226,9 +235,9 @@ def step_definition(contenders: Contenders) -> Iterator[str]:
 
 
 def list_memory_figures(contenders: Contenders) -> list[str]:
-    """Return the keys of the memory figures that any contender has, or lacks for a recorded reason."""
+    """Return the keys of the memory figures that any contender has."""
     memories = [contender.memory for contender in contenders if contender.memory]
-    return [name for name in DEFINITIONS if any(m.figure(name) is not None or name in m.absent for m in memories)]
+    return [name for name in DEFINITIONS if any(memory.figure(name) is not None for memory in memories)]
 
 
 def format_mebibytes(value: float) -> str:
@@ -273,13 +282,8 @@ def _decimals(value: float, digits: int) -> int:
 
 
 def _memory(contender: Contender, figure: str) -> str | None:
-    memory = contender.memory
-    if not memory:
-        return None
-    value = memory.figure(figure)
-    if value is None:
-        return DASH if figure in memory.absent else None  # a dash keeps the row, which a remark explains
-    return format_mebibytes(value)
+    value = contender.memory.figure(figure) if contender.memory else None
+    return None if value is None else format_mebibytes(value)
 
 
 def _last_loss(training: Training | None) -> str | None:

@@ -4,7 +4,7 @@ Pages show every section. The terminal report shows their remarks, claims and de
 """
 
 import shlex
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from compare.machine import known_variables
@@ -91,19 +91,26 @@ def make_part(result: Result) -> Part:
 
 def summarise(result: Result) -> str:
     """Return in one sentence what a result says: its comparisons, or else its agreement."""
-    comparisons = result.comparisons
-    if comparisons:
+    comparisons = _list_told(result)
+    if result.comparisons:
         said = (
             describe_comparison(comparisons[0])
             if len(comparisons) == 1
             else "; ".join(f"{state_claim(each)} ({each.verdict})" for each in comparisons)
         )
-        return ". ".join([said, *warn(result)])
+        return ". ".join([*filter(None, [said]), *warn(result)])
     agreement = result.agreement
     said = [_AGREES[pair.status].format(pair.contender, pair.baseline) for pair in agreement.pairs]
     if not said:
         return f"{describe_status(agreement)}; nothing was timed"
     return f"{', '.join(said)} in {agreement.precision}; nothing was timed"
+
+
+def _list_told(result: Result) -> Sequence[Comparison]:
+    """Return the comparisons, without those that the warning of a disturbance has told in full."""
+    if not telemetry_text.is_disturbed(result):
+        return result.comparisons
+    return [each for each in result.comparisons if each.verdict != "INCONCLUSIVE" or each.ratio is not None]
 
 
 def warn(result: Result) -> list[str]:
@@ -246,12 +253,14 @@ def _fairness(result: Result) -> Content:
 
 
 def _telemetry(result: Result) -> Content:
-    return Content(lines=list(_telemetry_lines(result)), picture=telemetry_plot.make_picture(result))
+    lines = [*telemetry_text.list_lines(result), *telemetry_text.list_disturbances(result)]
+    return Content(lines=lines, picture=telemetry_plot.make_picture(result))
 
 
-def _telemetry_lines(result: Result) -> Iterator[str]:
+def _remark_telemetry(result: Result) -> Iterator[str]:
     yield from telemetry_text.list_lines(result)
-    yield from telemetry_text.list_void_rounds(result.voided)
+    if not telemetry_text.is_disturbed(result):
+        yield from telemetry_text.list_disturbances(result)
 
 
 def _environment(result: Result) -> Content:
@@ -270,7 +279,7 @@ SECTIONS: tuple[SectionKind, ...] = (
         "ratio",
         "Ratio of step times",
         _ratio,
-        claims=lambda result: map(describe_comparison, result.comparisons),
+        claims=lambda result: map(describe_comparison, _list_told(result)),
         definitions=_define_ratio,
     ),
     SectionKind(
@@ -294,6 +303,6 @@ SECTIONS: tuple[SectionKind, ...] = (
     SectionKind("certificate", "Certificate", _certificate, claims=lambda result: describe_agreement(result.agreement)),
     SectionKind("pair", "The pair", _pair, remarks=lambda result: pair_text.make_lines(result.spec)),
     SectionKind("fairness", "Fairness: effective settings", _fairness),
-    SectionKind("telemetry", "Telemetry", _telemetry, remarks=_telemetry_lines),
+    SectionKind("telemetry", "Telemetry", _telemetry, remarks=_remark_telemetry),
     SectionKind("environment", "Environment and command", _environment),
 )

@@ -1,7 +1,8 @@
 """Describe the machine while contenders were timed: the GPU's state, other programs, void rounds."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -12,12 +13,13 @@ from compare.results.model import Gpu, Result, Telemetry, Voided
 from compare.settings.block_order import list_gpus_of_round
 
 _NOTICEABLE_CORES = 0.05
+_BUSY = re.compile(r"kept (\d+\.\d+) cores busy")
 _MOST_PROGRAMS = 3
 
 
 def list_lines(result: Result) -> Iterator[str]:
-    """Yield lines on missing rounds, the design, the GPU, other programs, and outliers."""
-    spec, telemetry = result.spec, result.telemetry
+    """Yield lines on missing rounds, the design, the GPU, and outliers."""
+    spec = result.spec
     if spec.is_cut_off:
         yield f"the run was interrupted after {spec.rounds} of {spec.rounds_requested} rounds"
     if spec.design != "alternating":
@@ -26,7 +28,6 @@ def list_lines(result: Result) -> Iterator[str]:
     if spec.rounds:
         if spec.device == "cuda":
             yield from _gpu_lines(result)
-        yield from _other_programs(telemetry)
         if spec.void_limit is not None:
             yield f"a round counts while others keep at most {spec.void_limit:g} cores busy (--void-limit)"
     for comparison in result.comparisons:
@@ -35,15 +36,31 @@ def list_lines(result: Result) -> Iterator[str]:
             yield f"{pair}: round {number} is far from the others, but it counts"
 
 
+def list_disturbances(result: Result) -> Iterator[str]:
+    """Yield lines on other programs, and on void rounds."""
+    if result.spec.rounds > len(result.voided):  # or else the lines on void rounds say the same
+        yield from _count_busy_cores(result.telemetry)
+    if programs := _name_busiest(result.telemetry):
+        yield f"the busiest other program in void rounds: {programs}"
+    yield from list_void_rounds(result.voided)
+
+
+def is_disturbed(result: Result) -> bool:
+    """Tell whether a comparison has no verdict because too few rounds are left beside the void ones."""
+    count = result.spec.rounds - len(result.voided)
+    is_undecided = any(comparison.verdict == "INCONCLUSIVE" for comparison in result.comparisons)
+    return is_undecided and bool(result.voided) and count < result.spec.least_rounds
+
+
 def describe_disturbance(result: Result) -> str | None:
-    """Return the disturbance and the step times of a run without a verdict, None for any other run.
+    """Return what disturbed a run without a verdict, what to do, and the step times. None for any other run.
 
     The times are medians over all rounds, including void ones. They support no claim.
     """
-    spec, count = result.spec, result.spec.rounds - len(result.voided)
-    undecided = [comparison for comparison in result.comparisons if comparison.verdict == "INCONCLUSIVE"]
-    if not undecided or not result.voided or count >= spec.least_rounds:
+    if not is_disturbed(result):
         return None
+    spec = result.spec
+    undecided = [comparison for comparison in result.comparisons if comparison.verdict == "INCONCLUSIVE"]
     times = {
         (each.name, series.batch_size): median(time for blocks in series.samples for time in blocks)
         for each in result.contenders
@@ -61,16 +78,48 @@ def describe_disturbance(result: Result) -> str | None:
     ]
     programs = _name_busiest(result.telemetry)
     who = f" (busiest: {programs})" if programs else ""
+    pairs = ", ".join(dict.fromkeys(f"{each.contender} against {each.baseline}" for each in undecided))
+    cure = (
+        "Stop other programs or use a quieter machine, and run it again"
+        if spec.device == "cpu"
+        else "Run it again on a cool GPU that no other process uses"
+    )
     return (
-        f"DISTURBED, no verdict: {len(result.voided)} of {count_noun(spec.rounds, 'round')} are void, for example "
-        f"because {result.voided[0].reason}{who}. Over all rounds {', '.join(measured)} ({', '.join(ratios)}). "
-        "Repeat it on a quiet machine"
+        f"DISTURBED, no verdict: {len(result.voided)} of {count_noun(spec.rounds, 'round')} are void, because "
+        f"{'; '.join(map(_join_reasons, _group(result.voided)))}{who}. So {pairs} is INCONCLUSIVE. {cure}. Over all "
+        f"rounds {', '.join(measured)} ({', '.join(ratios)}), which supports no claim"
     )
 
 
 def list_void_rounds(voided: Sequence[Voided]) -> list[str]:
-    """Return a line for each void round, with its reason."""
-    return [f"round {void.round} is void: {void.reason}" for void in voided]
+    """Return a line for each reason, with the rounds that are void for it."""
+    return [f"{_name_rounds([each.round for each in group])} void: {_join_reasons(group)}" for group in _group(voided)]
+
+
+def _group(voided: Sequence[Voided]) -> Collection[Sequence[Voided]]:
+    """Return void rounds by their reason. Other numbers of busy cores are no other reason."""
+    groups: dict[tuple[str, ...], list[Voided]] = {}
+    for void in voided:
+        groups.setdefault(tuple(_BUSY.split(void.reason)[::2]), []).append(void)
+    return groups.values()
+
+
+def _name_rounds(rounds: Sequence[int]) -> str:
+    """Return `round 3 is`, `rounds 1 and 3 are` or `rounds 1 to 5 are`."""
+    first, last = rounds[0], rounds[-1]
+    if len(rounds) == 1:
+        return f"round {first} is"
+    if len(rounds) > 2 and list(rounds) == list(range(first, last + 1)):
+        return f"rounds {first} to {last} are"
+    return f"rounds {', '.join(map(str, rounds[:-1]))} and {last} are"
+
+
+def _join_reasons(group: Sequence[Voided]) -> str:
+    """Return the reason of a group, with the smallest and the largest number of busy cores."""
+    columns = zip(*(_BUSY.findall(each.reason) for each in group), strict=True)
+    ranges = [sorted(set(column), key=float) for column in columns]
+    texts = iter(" to ".join(dict.fromkeys((cores[0], cores[-1]))) for cores in ranges)
+    return _BUSY.sub(lambda _: f"kept {next(texts)} cores busy", group[0].reason)
 
 
 def _gpu_lines(result: Result) -> Iterator[str]:
@@ -108,14 +157,12 @@ def _state(gpu: Gpu, windows: Sequence[Sequence[float]], name: str) -> Iterator[
         yield f"NVML does not list this run's processes on the {name}, so it could not show a foreign one either"
 
 
-def _other_programs(telemetry: Telemetry) -> Iterator[str]:
+def _count_busy_cores(telemetry: Telemetry) -> Iterator[str]:
     loads = {"other programs": telemetry.foreign_cores, "contenders that were not timed": telemetry.idle_cores}
     for who, by_round in loads.items():
         cores = [value for value in by_round if value is not None]
         if cores and max(cores) > _NOTICEABLE_CORES:
             yield f"{who} kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
-    if programs := _name_busiest(telemetry):
-        yield f"the busiest other program in void rounds: {programs}"
 
 
 def _name_busiest(telemetry: Telemetry) -> str:

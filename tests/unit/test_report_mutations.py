@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies
 from rich.console import Console
 
 from compare.base.interface import Refused
-from compare.report import certificate_text, matrix, terminal
+from compare.report import certificate_text, matrix, telemetry_text, terminal
 from compare.report.formats import csv, html, latex, markdown
 from compare.report.sentences import describe_comparison, make_plain
 from compare.results import consistency, result_file
@@ -48,6 +48,8 @@ def test_a_changed_result_is_refused_or_told_truly(changed: dict[str, Any]) -> N
         return
     report = matrix.report(list(map(typed, [result, result])))
     told = [make_plain(describe_comparison(comparison)) for comparison in typed(result).comparisons]
+    if disturbance := telemetry_text.describe_disturbance(typed(result)):
+        told = [text for text in told if "INCONCLUSIVE" not in text] + [make_plain(disturbance)]
     words = markup.check_markdown(markdown.render(report, {}))
     tables = markup.check_latex(latex.render(report, {}))
     rows = list(reader.DictReader(io.StringIO(csv.render([typed(result)]))))

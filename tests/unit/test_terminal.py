@@ -230,17 +230,36 @@ def test_a_step_time_may_have_no_interval() -> None:
     assert "interval" not in text.partition("jax is")[0]
 
 
-def test_absent_memory_shows_a_dash_and_its_reason_once() -> None:
-    text = _rendered()
-    assert _row(text, "static (MiB)") == ["–", "–"]  # noqa: RUF001 -- the report's dash
+def with_memory(**changes: Any) -> dict[str, Any]:
+    return {**make_contender()["memory"], **changes}
+
+
+def test_a_memory_figure_that_some_contenders_lack_has_a_dash_and_its_reason_once() -> None:
+    sides = [make_contender(), make_contender("jax", memory=with_memory(static_bytes=2**22, absent={}))]
+    text = _rendered(contenders=sides)
+    assert _row(text, "static (MiB)") == ["–", "4.0"]  # noqa: RUF001 -- the report's dash
     assert text.count("torch has no static plan") == 1
-    assert "static: not available for torch, jax: torch has no static plan" in text
+    assert "static: not available for torch: torch has no static plan" in text
+
+
+def test_memory_figures_that_no_contender_has_make_no_row_and_one_line() -> None:
+    keys = "live_peak_bytes", "pool_peak_bytes"
+    sides = [
+        make_contender(
+            name, memory=with_memory(**dict.fromkeys(keys), absent=dict.fromkeys(keys, f"{name} does not tell"))
+        )
+        for name in ("torch", "jax")
+    ]
+    text = _rendered(contenders=sides)
+    assert "peak (MiB)" not in text
+    assert "live peak, pool peak: not available: torch does not tell; jax does not tell" in text
+    assert text.count("live peak") == 1
 
 
 def test_each_memory_figure_shown_is_defined() -> None:
     text = " ".join(_rendered().split())
-    for definition in DEFINITIONS.values():
-        assert text.count(definition) == 1
+    for figure, definition in DEFINITIONS.items():
+        assert text.count(definition) == (figure != "static_bytes")
     none = _rendered(contenders=[make_contender(memory=None), make_contender("jax", memory=None)])
     assert "MiB" not in none
     assert "allocator" not in none
@@ -248,7 +267,7 @@ def test_each_memory_figure_shown_is_defined() -> None:
 
 def test_a_brief_report_keeps_claims_and_shows_the_gates_of_a_failure_only() -> None:
     brief = _rendered(brief=True)
-    assert all(text in brief for text in ("images/s", "FASTER", "agreement in float32: pass", "not available for"))
+    assert all(text in brief for text in ("images/s", "FASTER", "agreement in float32: pass", "not available:"))
     assert not any(text in brief for text in ("semantic: ", *DEFINITIONS.values()))
     agreement = {**make_result()["agreement"], "status": "fail", "first_mismatch": "gradient/conv.kernel"}
     assert "semantic: 3.1e-13" in _rendered(brief=True, agreement=agreement)
@@ -277,19 +296,31 @@ def test_a_loss_that_became_nan_is_seen() -> None:
     assert "not finite" in _rendered(contenders=[make_contender(training=training)], comparisons=[])
 
 
-def test_a_disturbed_run_shows_its_times_at_the_top_and_no_verdict() -> None:
-    reason = "other programs kept 0.80 cores busy"
-    void = [{"round": number, "reason": reason} for number in range(1, 11)]
+def test_a_disturbed_run_says_once_what_happened_and_what_to_do() -> None:
+    void = [{"round": n, "reason": f"other programs kept {n / 10:.2f} cores busy"} for n in range(1, 11)]
     undecided = make_comparison(verdict="INCONCLUSIVE", ratio=None, detectable=None, reason="10 of 10 rounds are void")
-    text = _rendered(voided=void, comparisons=[undecided])
-    top = " ".join(text.split("compile (s)")[0].split())
+    busy = make_result()["telemetry"] | {"foreign_cores": [n / 10 for n in range(1, 11)], "busiest": ["cc"] * 10}
+    text = " ".join(_rendered(voided=void, comparisons=[undecided], telemetry=busy).split())
+    top = text.split("compile (s)")[0]
     assert "DISTURBED, no verdict: 10 of 10 rounds are void" in top
-    assert reason in top
+    assert "because other programs kept 0.10 to 1.00 cores busy (busiest: cc in 10 rounds)" in top
     assert "ratio" in top
-    assert "DISTURBED" not in _rendered(
-        comparisons=[make_comparison(verdict="INVALID", reason="no agreement")], voided=void
-    )
+    assert "run it again" in top
+    assert [text.count(once) for once in ("INCONCLUSIVE", " void", "cores busy", "busiest")] == [1, 1, 1, 1]
     assert "DISTURBED" not in _rendered()
+
+
+def test_void_rounds_of_an_invalid_comparison_make_one_line() -> None:
+    void = [{"round": n, "reason": f"other programs kept {n / 10:.2f} cores busy"} for n in range(1, 11)]
+    invalid = make_comparison(verdict="INVALID", reason="no agreement")
+    text = _rendered(comparisons=[invalid], voided=void)
+    assert "DISTURBED" not in text
+    assert "rounds 1 to 10 are void: other programs kept 0.10 to 1.00 cores busy" in text
+    assert text.count("cores busy") == 1
+    void[4]["reason"] = void[8]["reason"] = "Xid 31"
+    text = " ".join(_rendered(comparisons=[invalid], voided=void).split())
+    assert "rounds 5 and 9 are void: Xid 31" in text
+    assert "rounds 1, 2, 3, 4, 6, 7, 8 and 10 are void: other programs kept 0.10 to 1.00 cores busy" in text
 
 
 def test_voids_and_unsteady_times_are_listed() -> None:

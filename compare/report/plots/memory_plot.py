@@ -28,11 +28,7 @@ _GAP = 0.3  # between definitions, as a share of a bar
 def make_picture(result: Result) -> Picture | Absent:
     """Return the picture of all measured memory figures."""
     drawn = result.contenders[:MOST_CONTENDERS]
-    figures = [
-        name
-        for name in list_memory_figures(drawn)
-        if any(contender.memory and contender.memory.figure(name) is not None for contender in drawn)
-    ]
+    figures = list_memory_figures(drawn)
     if not figures:
         return Absent("no memory figure was measured")
     meanings = " ".join(f"{name_memory_figure(name).capitalize()}: {DEFINITIONS[name]}." for name in figures)
