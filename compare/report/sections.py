@@ -253,14 +253,7 @@ def _fairness(result: Result) -> Content:
 
 
 def _telemetry(result: Result) -> Content:
-    lines = [*telemetry_text.list_lines(result), *telemetry_text.list_disturbances(result)]
-    return Content(lines=lines, picture=telemetry_plot.make_picture(result))
-
-
-def _remark_telemetry(result: Result) -> Iterator[str]:
-    yield from telemetry_text.list_lines(result)
-    if not telemetry_text.is_disturbed(result):
-        yield from telemetry_text.list_disturbances(result)
+    return Content(lines=list(telemetry_text.list_lines(result)), picture=telemetry_plot.make_picture(result))
 
 
 def _environment(result: Result) -> Content:
@@ -303,6 +296,11 @@ SECTIONS: tuple[SectionKind, ...] = (
     SectionKind("certificate", "Certificate", _certificate, claims=lambda result: describe_agreement(result.agreement)),
     SectionKind("pair", "The pair", _pair, remarks=lambda result: pair_text.make_lines(result.spec)),
     SectionKind("fairness", "Fairness: effective settings", _fairness),
-    SectionKind("telemetry", "Telemetry", _telemetry, remarks=_remark_telemetry),
+    SectionKind(
+        "telemetry",
+        "Telemetry",
+        _telemetry,
+        remarks=lambda result: telemetry_text.list_lines(result, is_told=telemetry_text.is_disturbed(result)),
+    ),
     SectionKind("environment", "Environment and command", _environment),
 )

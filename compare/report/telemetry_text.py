@@ -17,9 +17,12 @@ _BUSY = re.compile(r"kept (\d+\.\d+) cores busy")
 _MOST_PROGRAMS = 3
 
 
-def list_lines(result: Result) -> Iterator[str]:
-    """Yield lines on missing rounds, the design, the GPU, and outliers."""
-    spec = result.spec
+def list_lines(result: Result, *, is_told: bool = False) -> Iterator[str]:
+    """Yield lines on missing rounds, the design, the GPU, other programs, outliers, and void rounds.
+
+    `is_told` leaves out the lines that `describe_disturbance` makes superfluous.
+    """
+    spec, telemetry = result.spec, result.telemetry
     if spec.is_cut_off:
         yield f"the run was interrupted after {spec.rounds} of {spec.rounds_requested} rounds"
     if spec.design != "alternating":
@@ -28,21 +31,16 @@ def list_lines(result: Result) -> Iterator[str]:
     if spec.rounds:
         if spec.device == "cuda":
             yield from _gpu_lines(result)
+        if not is_told:
+            yield from _other_programs(telemetry, all_void=spec.rounds == len(result.voided))
         if spec.void_limit is not None:
             yield f"a round counts while others keep at most {spec.void_limit:g} cores busy (--void-limit)"
     for comparison in result.comparisons:
         for number in comparison.outliers:
             pair = f"{comparison.contender} against {comparison.baseline}"
             yield f"{pair}: round {number} is far from the others, but it counts"
-
-
-def list_disturbances(result: Result) -> Iterator[str]:
-    """Yield lines on other programs, and on void rounds."""
-    if result.spec.rounds > len(result.voided):  # or else the lines on void rounds say the same
-        yield from _count_busy_cores(result.telemetry)
-    if programs := _name_busiest(result.telemetry):
-        yield f"the busiest other program in void rounds: {programs}"
-    yield from list_void_rounds(result.voided)
+    if not is_told:
+        yield from list_void_rounds(result.voided)
 
 
 def is_disturbed(result: Result) -> bool:
@@ -157,12 +155,14 @@ def _state(gpu: Gpu, windows: Sequence[Sequence[float]], name: str) -> Iterator[
         yield f"NVML does not list this run's processes on the {name}, so it could not show a foreign one either"
 
 
-def _count_busy_cores(telemetry: Telemetry) -> Iterator[str]:
+def _other_programs(telemetry: Telemetry, *, all_void: bool) -> Iterator[str]:
     loads = {"other programs": telemetry.foreign_cores, "contenders that were not timed": telemetry.idle_cores}
-    for who, by_round in loads.items():
+    for who, by_round in () if all_void else loads.items():  # the lines on void rounds say the same
         cores = [value for value in by_round if value is not None]
         if cores and max(cores) > _NOTICEABLE_CORES:
             yield f"{who} kept {median(cores):.2f} cores busy in the median round, {max(cores):.2f} at most"
+    if programs := _name_busiest(telemetry):
+        yield f"the busiest other program in void rounds: {programs}"
 
 
 def _name_busiest(telemetry: Telemetry) -> str:
