@@ -54,7 +54,7 @@ def run_bottlenecks(blocks: Iterable[Any], x: torch.Tensor) -> torch.Tensor:
         else:
             x, first = _enter(block.first, waiting)
         middle = _normalise(block.middle.norm, block.middle.conv(_activate_pending(first)))
-        last = _multiply(block.last, middle)
+        last = _multiply(block.last, middle, gated=False)
         waiting = PendingSum(last, x if block.shortcut is None else _project(block.shortcut, x))
     return x if waiting is None else _finish_sum(waiting)
 
@@ -76,10 +76,10 @@ def _activate_pending(x: Pending) -> torch.Tensor:
 
 def _project(layer: Any, x: torch.Tensor) -> torch.Tensor:
     """Return a block's projected input. The library projects where pixels are left out."""
-    return _multiply(layer, x).value if layer.conv.stride == (1, 1) else layer(x)
+    return _multiply(layer, x, gated=False).value if layer.conv.stride == (1, 1) else layer(x)
 
 
-def _multiply(layer: Any, x: torch.Tensor | Pending, *, gated: bool = False) -> Pending:
+def _multiply(layer: Any, x: torch.Tensor | Pending, *, gated: bool) -> Pending:
     """Return a 1x1 convolution with its batch norm, of x [N, C, H, W] or of max(x, 0) if x is pending.
 
     `gated` promises that `_activate_pending` reads the result.
@@ -176,7 +176,7 @@ class _Moments(torch.autograd.Function):
         y, mean, inverse, scale, offset = ctx.saved_tensors
         g, products, sums, *_ = gradients
         factors = _gradient_factors(mean, inverse, scale, products, sums, offset, y.numel() // y.shape[1])
-        d = _gradient_of_y(_rows(g), _rows(y), factors)
+        d = _gradient_of_y(_rows(g), _rows(y), factors, gated=False)
         return _image(d, y), products * inverse, sums, None, None
 
 
@@ -301,7 +301,7 @@ def _gradient_factors(
     return torch.stack([scale, b, c, scale, bias])
 
 
-def _gradient_of_y(g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor, *, gated: bool = False) -> torch.Tensor:
+def _gradient_of_y(g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor, *, gated: bool) -> torch.Tensor:
     """Return a g + b y + c. If `gated`, g is still to be masked by the ReLU of scale y + bias."""
     wide, masked = y.to(factors.dtype), g.to(factors.dtype)
     if gated:

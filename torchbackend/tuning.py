@@ -24,7 +24,8 @@ def compile_step(step: Callable[..., Any], knobs: KnobValues, *, shared: bool = 
     """
     if not knobs["compile"]:
         return step
-    return torch.compile(step, dynamic=False, backend=programs.compiler(shared=shared))
+    backend = programs.compiler(shared=shared)
+    return programs.load_or_trace(lambda: torch.compile(step, dynamic=False, backend=backend), step)
 
 
 def prepare(knobs: KnobValues, device: str, *, exchanges: bool, keeps_traces: bool = False) -> None:

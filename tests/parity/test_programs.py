@@ -41,7 +41,10 @@ TRAINED = """
 import sys
 import torch
 from tests.parity import twins
+from torch._dynamo import package
 from torch._dynamo.utils import counters
+if "unreadable" in sys.argv:
+    package.load_guards_state = lambda guards: guards.no_reader
 session = twins.session("torch", tuning="compiled", precision="bfloat16", keeps_traces=True)
 if "misfit" in sys.argv:
     next(session._step.model.parameters()).requires_grad_(False)
@@ -269,10 +272,12 @@ def test_of_two_processes_the_second_compiles_nothing(tmp_path: Path, way: str) 
 
 
 def test_programs_that_were_traced_before_are_not_traced_again(tmp_path: Path) -> None:
-    first, again, misfit = (run_with_traces(TRAINED, tmp_path, *words) for words in ((), (), ("misfit",)))
+    runs = (run_with_traces(TRAINED, tmp_path, *words) for words in ((), (), ("unreadable",), ("misfit",)))
+    first, again, unreadable, misfit = runs
     traced, compiled, losses = first.split(maxsplit=2)
     assert (traced, compiled) == ("1", "True")
     assert again == f"0 True {losses}"
+    assert unreadable == first
     assert misfit.split()[:2] == ["1", "True"]  # the kept program does not fit, because one tensor differs
     assert misfit.split(maxsplit=2)[2] != losses
 

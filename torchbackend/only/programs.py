@@ -181,6 +181,20 @@ def run_first(
     return program, program(*inputs)
 
 
+def load_or_trace(compile_method: Callable[[], Callable[..., Any]], method: Any) -> Callable[..., Any]:
+    """Return the compiled method. If torch cannot read the program that it has kept, drop it and trace again.
+
+    Torch 2.11 cannot read one that calls a function with a default argument.
+    """
+    try:
+        return compile_method()
+    except Exception:  # whatever its reader of pickles raises
+        if not counters["dynamo_cache"]["dynamo_cache_hit"]:
+            raise
+    _drop_traces(method)
+    return compile_method()
+
+
 def _drop_traces(method: Any) -> None:
     """Drop the loaded program of a method, with the names that it has in the method's module, and load no more."""
     dynamo.caching_precompile = False
