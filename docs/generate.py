@@ -37,6 +37,7 @@ MEANINGS = {
     "spec.weights_sha256": "hash of the initial weights",
     "spec.design_reason": "why another design was used than the asked one",
     "agreement.pairs[].notes": "differences that are explained and allowed",
+    "agreement.pairs[].repairs": "differences of your models that fail the certificate, each with its cure",
     "agreement.pairs[].tensors": "each tensor's errors",
     "agreement.pairs[].tensors[].e64": "relative difference of the sides in float64",
     "agreement.pairs[].tensors[].e32": "the same in float32",

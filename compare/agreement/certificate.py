@@ -16,6 +16,9 @@ from compare.base.interface import Arrays
 STEPS = 3
 """Training steps that a certificate looks into."""
 
+LIKELY_CAUSE = "; likely cause: "
+"""Stands between the first mismatch and its cause."""
+
 
 @dataclass(frozen=True)
 class Figures:
@@ -49,6 +52,7 @@ class Certificate:
         complete: False where gates are missing, because a side failed before they could be judged.
         tensor: the tensor that `mismatch` is about, None where it is about none.
         cause: the likely cause of `mismatch`, None where none is known.
+        repairs: differences between the models that change what they compute, each with the code that removes it.
     """
 
     gates: tuple[Gate, ...]
@@ -58,11 +62,12 @@ class Certificate:
     complete: bool = True
     tensor: str | None = None
     cause: str | None = None
+    repairs: tuple[str, ...] = ()
 
     @property
     def first_mismatch(self) -> str | None:
         """What failed first, and the likely cause, in one line."""
-        return f"{self.mismatch}; likely cause: {self.cause}" if self.mismatch and self.cause else self.mismatch
+        return f"{self.mismatch}{LIKELY_CAUSE}{self.cause}" if self.mismatch and self.cause else self.mismatch
 
     @property
     def passed(self) -> bool:

@@ -234,6 +234,7 @@ def _pair(baseline: str, name: str, certificate: Certificate, kept: KeptCertific
         gates=certificate.gates,
         first_mismatch=certificate.first_mismatch,
         notes=certificate.notes,
+        repairs=certificate.repairs,
         tensors=tuple(TensorEvidence(**_finite_figures(asdict(figures))) for figures in certificate.evidence),
         kept=kept and Kept(key=kept.key, created=kept.created),
     )

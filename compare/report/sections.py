@@ -37,6 +37,7 @@ from compare.report.sentences import (
     describe_setting,
     describe_source,
     describe_status,
+    explain_mismatch,
     format_percent,
     format_ratio_figures,
     make_heading,
@@ -221,8 +222,7 @@ def _certificate(result: Result) -> Content:
     if not agreement.pairs:
         lines.append("There is no certificate.")
     for pair in agreement.pairs:
-        if pair.first_mismatch:
-            lines.append(f"{pair.contender} against {pair.baseline}: first mismatch {pair.first_mismatch}")
+        lines += [f"{pair.contender} against {pair.baseline}: {line.strip()}" for line in explain_mismatch(pair)]
     lines += [note for pair in agreement.pairs for note in pair.notes]
     numbered = enumerate(agreement.pairs, start=1)
     tables = [table for number, pair in numbered for table in _certificate_tables(result, pair, number)]

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from compare.agreement.certificate import LIKELY_CAUSE
 from compare.agreement.gates import RULES
 from compare.base.errors import make_printable
 from compare.base.interface import INFER, TRAIN
 from compare.base.workloads import ModelSpec
 from compare.data import pruning
-from compare.results.model import SELF, Agreement, Comparison, Environment, Gate, Interval, Result, Spec
+from compare.results.model import SELF, Agreement, Comparison, Environment, Gate, Interval, Pair, Result, Spec
 
 DASH = "\N{EN DASH}"
 """Stands for a missing figure."""
@@ -250,9 +251,32 @@ def describe_agreement(agreement: Agreement) -> list[str]:
     for pair in failed:
         mismatch = pair.first_mismatch or "not known"
         lines.append(f"  {pair.contender} against {pair.baseline}: fail, first mismatch {mismatch}")
+        lines += [f"    {line}" for line in list_repairs(pair)]
     if agreement.first_mismatch and not failed:
         lines.append(f"  first mismatch {agreement.first_mismatch}")
     return lines
+
+
+def explain_mismatch(pair: Pair) -> list[str]:
+    """Return what failed first, its likely cause and the repairs, empty if nothing failed.
+
+    A cause that a repair names is not said twice.
+    """
+    if not pair.first_mismatch:
+        return list_repairs(pair)
+    mismatch, _, cause = pair.first_mismatch.partition(LIKELY_CAUSE)
+    is_told = bool(cause) and any(cause in repair for repair in pair.repairs)
+    return [f"first mismatch: {mismatch if is_told else pair.first_mismatch}", *list_repairs(pair)]
+
+
+def list_repairs(pair: Pair) -> list[str]:
+    """Return a heading and a line for each repair, empty without any."""
+    if not pair.repairs:
+        return []
+    return [
+        f"{count_noun(len(pair.repairs), 'difference')} to repair:",
+        *(f"  {number}. {repair}" for number, repair in enumerate(pair.repairs, start=1)),
+    ]
 
 
 def format_percent(fraction: float, digits: int = 3) -> str:

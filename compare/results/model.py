@@ -370,6 +370,7 @@ class Pair(JsonObject):
     first_mismatch: str | None
     notes: tuple[str, ...]
     tensors: tuple[TensorEvidence, ...]
+    repairs: tuple[str, ...] = ()
     kept: Kept | None = field(default=None, metadata=typed_json.ALWAYS)
 
 

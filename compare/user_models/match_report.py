@@ -64,27 +64,42 @@ class Pairing:
         )
 
     def explain(self, certificate: Certificate) -> Certificate:
-        """Return a certificate with notes about the first layer that failed: its settings and the remedy.
+        """Return a certificate with repairs, and with notes about the first layer that failed: its settings.
 
         If the settings of that layer are equal, the notes show the nearest layer before it with different ones.
         """
-        notes, cause = [*self.matching.remarks], certificate.cause
-        if not certificate.passed and not self.is_alone:
-            here, before = self._find_differences(certificate)
-            notes += [line for difference in here or before[-1:] for line in _write_settings(difference)]
-            if here:
-                cause = here[0].advice[0].cause
-            notes += self.list_differences()
-            if self.mapped:
-                notes.append(f"the weights map names {self.mapped} variables: an entry of it may be wrong")
-        return replace(certificate, cause=cause, notes=(*notes, *certificate.notes))
+        if certificate.passed or self.is_alone:
+            return replace(certificate, notes=(*self.matching.remarks, *certificate.notes))
+        here, before = self._find_differences(certificate)
+        cause = here[0].advice[0].cause if here else certificate.cause
+        repairs = list[str]()
+        notes = [line for difference in here or before[-1:] for line in _write_settings(difference)]
+        for advice, line in self._group_differences():
+            if advice.setting == "fast_variance" and advice.cause != cause:
+                notes.append(f"harmless, {line}")
+            else:
+                repairs.append(line)
+        if self.mapped:
+            notes.append(f"the weights map names {self.mapped} variables: an entry of it may be wrong")
+        return replace(
+            certificate,
+            cause=cause,
+            repairs=tuple(sorted(repairs, key=lambda line: cause is None or cause not in line)),
+            notes=(*self.matching.remarks, *notes, *certificate.notes),
+        )
 
     def list_differences(self) -> list[str]:
-        """Return every difference between matched layers, each with its cure: harmful ones first, then harmless ones.
+        """Return every difference between matched layers, each with its cure, harmful ones first."""
+        lines = [
+            f"  {'harmless' if advice.is_harmless else 'harmful'}, {line}" for advice, line in self._group_differences()
+        ]
+        count = sum(line.startswith("  harmful, ") for line in lines)
+        head = f"all differences between matched layers, {count} harmful and {len(lines) - count} harmless:"
+        return [head, *lines] if lines else []
 
-        Layers with the same difference share a line.
-        """
-        groups: dict[tuple[bool, str], list[str]] = {}
+    def _group_differences(self) -> list[tuple[Advice, str]]:
+        """Return every difference once, with its layers and its cure in words. Harmless ones come last."""
+        groups: dict[Advice, list[str]] = {}
         same: set[tuple[str, str]] = set()  # written in another way, and alone each layer computes the same
         for matching in (self.matching, *self.resized):  # flax's SAME pads differently at another image size
             equal = self._list_equal_alone() if matching is self.matching else frozenset[str]()
@@ -96,19 +111,13 @@ class Pairing:
                         continue
                     if advice.setting == "running_variance" and RUNNING_VARIANCE in self.allowed:
                         continue
-                    layers = groups.setdefault((advice.is_harmless, advice.sentence), [])
+                    layers = groups.setdefault(advice, [])
                     if difference.torch not in layers:
                         layers.append(difference.torch)
-        if not groups:
-            return []
-        count = sum(not is_harmless for is_harmless, _ in groups)
-        lines = [f"all differences between matched layers, {count} harmful and {len(groups) - count} harmless:"]
-        for (is_harmless, sentence), layers in sorted(groups.items(), key=lambda each: each[0][0]):
-            places = ", ".join(layers[:_LAYERS_SHOWN]) + (
-                f" and {len(layers) - _LAYERS_SHOWN} more" * (len(layers) > _LAYERS_SHOWN)
-            )
-            lines.append(f"  {'harmless' if is_harmless else 'harmful'}, {places}: {sentence}")
-        return lines
+        return [
+            (advice, f"{_name_places(layers)}: {advice.sentence}")
+            for advice, layers in sorted(groups.items(), key=lambda group: group[0].is_harmless)
+        ]
 
     def _list_equal_alone(self) -> frozenset[str]:
         """Return torch's paths of the layers that were tried alone and compute the same on both sides."""
@@ -170,6 +179,11 @@ class Pairing:
         }
 
 
+def _name_places(layers: Sequence[str]) -> str:
+    more = f" and {len(layers) - _LAYERS_SHOWN} more" if len(layers) > _LAYERS_SHOWN else ""
+    return ", ".join(layers[:_LAYERS_SHOWN]) + more
+
+
 def _differ_by_ones(one: Sequence[int], other: Sequence[int]) -> bool:
     """Tell whether two shapes differ in axes of length 1 only."""
     lengths = [[length for length in shape[1:] if length != 1] for shape in (one, other)]
@@ -185,10 +199,8 @@ def _layer_number(tensor: str, numbers: Mapping[str, int]) -> int:
 
 
 def _write_settings(difference: Difference) -> Iterator[str]:
-    """Yield lines with the settings of both layers, and the changes that would make them equal."""
+    """Yield lines with the settings of both layers."""
     yield f"torch's {difference.torch} against flax's {difference.jax}:"
     for row in difference.rows:
         mark = "   <- differs" if row.differs else ""
         yield f"  {row.setting}: torch {row.torch}, flax {row.jax}{mark}"
-    for advice in difference.advice:
-        yield f"  {advice.sentence}"

@@ -133,7 +133,7 @@ def test_every_printed_cure_works_when_it_is_pasted(tmp_path: Path) -> None:
     flax.write_text(_paste(wrong))
     answer = asked.agree(f"{flax}:model", f"{torch}:model", tmp_path, *asked.QUICK, *VARIANCE)
     assert answer.code == 1
-    assert re.search(r"all differences between matched layers, 5 harmful and \d harmless", answer.text)
+    assert "5 differences to repair:" in answer.text
     cures = [cure.strip() for cure in re.findall(r"equal with (.+?) in flax", answer.text)]
     by_start = {cure.partition("=")[0].partition("(")[0]: cure for cure in cures}
     cured = {

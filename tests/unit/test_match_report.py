@@ -83,7 +83,7 @@ def test_a_running_variance_is_the_cause_only_where_it_shows_and_is_not_allowed(
     other = [layers[0], batch_norm("norm", 4, ["first"], running_variance="biased")]
     made = Pairing({}, match(torch(*layers), jax(*other)), allowed=allowed).explain(replace(FAILED, tensor=tensor))
     assert ("running variance" in (made.cause or "")) is told
-    assert any("running variance" in note for note in made.notes if "  harmless, " not in note) is told
+    assert ["--allow running-variance" in repair for repair in made.repairs] == [True] * (not allowed)
 
 
 @pytest.mark.parametrize(("semantic", "told"), [(True, True), (False, False)])
@@ -94,6 +94,8 @@ def test_how_a_variance_is_computed_explains_rounding_alone(semantic: bool, told
     failed = Certificate(gates, "it differs", cause="arithmetic", tensor="step1/activation/norm")
     made = Pairing({}, match(torch(*layers), jax(*other))).explain(failed)
     assert (made.cause != "arithmetic") is told
+    assert len(made.repairs) == told
+    assert any(note.startswith("harmless, norm: flax computes the variance") for note in made.notes) is not told
 
 
 def test_what_differs_at_another_size_only_is_found() -> None:
@@ -115,6 +117,21 @@ def test_a_map_of_the_user_s_is_named_where_something_differs() -> None:
     made = Pairing({}, _matching(), mapped=2).explain(replace(FAILED, tensor="step1/logits"))
     assert "the weights map names 2 variables: an entry of it may be wrong" in made.notes
     assert not any("weights map" in note for note in Pairing({}, _matching()).explain(FAILED).notes)
+
+
+def test_a_failed_certificate_has_repairs_with_its_own_cause_first() -> None:
+    layers = [
+        convolution("first", (3, 3, 3, 4), [""]),
+        batch_norm("one", 4, ["first"], epsilon=1e-5),
+        batch_norm("two", 4, ["one"], momentum=0.1),
+    ]
+    other = [layers[0], batch_norm("one", 4, ["first"], epsilon=1e-6), batch_norm("two", 4, ["one"], momentum=0.5)]
+    pairing = Pairing({}, match(torch(*layers), jax(*other)))
+    made = pairing.explain(replace(FAILED, tensor="step1/buffer/two.mean"))
+    assert (made.cause or "").startswith("momentum")
+    assert [repair.partition(":")[0] for repair in made.repairs] == ["two", "one"]
+    assert made.repairs[1].endswith("equal with epsilon=1e-5 in flax, or eps=1e-6 in torch")
+    assert pairing.explain(Certificate((), None)).repairs == ()
 
 
 def test_all_differences_come_at_once_with_their_cures() -> None:

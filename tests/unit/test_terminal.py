@@ -7,7 +7,7 @@ from rich.console import Console
 
 from compare.base import typed_json
 from compare.machine.memory import DEFINITIONS
-from compare.report import pair_text
+from compare.report import certificate_text, pair_text
 from compare.report.measurements import time_unit
 from compare.report.sentences import (
     describe_agreement,
@@ -430,6 +430,34 @@ def test_what_was_found_of_a_users_own_pair_is_told() -> None:
         "both sides train with samestep's adam, learning rate 0.001, and the same loss",
     ]
     assert pair_text.make_lines(typed(make_result()).spec) == []
+
+
+def test_a_failed_certificate_tells_the_verdict_then_the_cause_with_its_repair_then_the_rest() -> None:
+    agreement = make_result()["agreement"] | {"status": "fail"}
+    failed = {
+        "status": "fail",
+        "first_mismatch": "step1/activation/conv1 (e64 1.0e+00); likely cause: SAME pads it",
+        "repairs": ["conv1: SAME pads it; equal with padding=1 in flax"],
+        "notes": ["torch's conv1 against flax's Conv_0:"],
+    }
+    agreement["pairs"][0] |= failed
+    side = {"framework": "torch", "source_sha256": "0" * 64, "dropout": [], "notes": []}
+    pair = {"map": {}, "weights_from": "torch", "allowed": [], "different_alone": {}, "sides": {"torch": side}}
+    result = typed(make_result(agreement=agreement, comparisons=[], spec={"pair": pair, "kind": "agreement"}))
+    stream = io.StringIO()
+    certificate_text.render(result, Console(file=stream, width=200), verbose=False)
+    text = stream.getvalue()
+    order = ["jax against torch: FAIL", "first mismatch: step1/activation/conv1 (e64 1.0e+00)\n"]
+    order += [
+        "1 difference to repair:\n  1. conv1: SAME pads it; equal with padding=1 in flax\n",
+        "semantic ",
+        "torch's conv1",
+    ]
+    order += ["torch model: ", "e64, e32: error between", "agreement in float32: fail"]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert text.count("SAME pads it") == 1
+    assert "    1 difference to repair:" in describe_agreement(result.agreement)
 
 
 def test_agreement_names_each_gate_and_the_mismatch() -> None:
