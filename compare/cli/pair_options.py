@@ -27,7 +27,8 @@ def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
     needed = needed if {"jax", "torch"} & words.keys() else ("jax", "torch", *needed)
     if missing := [COMMAND_LINE[name].flag for name in needed if name not in words]:
         written = " ".join(COMMAND_LINE[name].flag for name in words)
-        raise Refused(f"{written}: a pair of your own needs {', '.join(missing)} as well")
+        hint = " (the number of classes that the models tell apart)" if missing == ["--classes"] else ""
+        raise Refused(f"{written}: a pair of your own needs {', '.join(missing)} as well{hint}")
     for name, word in words.items():
         COMMAND_LINE[name].check(word)
     workload = pair_spec.make_workload(

@@ -87,7 +87,10 @@ def _check_reasons(result: Result, mismatches: Sequence[Mismatch]) -> Check:
         if author.has_words_of(this) or authorship.find_unmatched(*texts):
             problems.append(_describe(mismatch))
         else:
-            unchecked.append(f"{_describe(mismatch)}; the result is of {author}, and {this} may word it differently")
+            unchecked.append(
+                f"{_describe(mismatch)}. The figures in it agree. The words may differ, because {author} wrote the "
+                f"result, and this is {this}"
+            )
     return Check("every reason comes again from the raw samples, word for word", tuple(problems), tuple(unchecked))
 
 
@@ -109,7 +112,16 @@ def _check_other_words(question: str, stored: bytes, derived: bytes, names: Sequ
     if not text.replace("\n", "").isprintable():
         return Check(question, ("it has characters that no report has: control characters, or bytes outside UTF-8",))
     if place := authorship.find_unmatched(text, derived.decode("utf-8"), names):
-        problem = f"it has {place}, where the result gives something else; {versions}: verify it with that samestep"
+        problem = (
+            f"it has {place}, where the result gives something else. Either it was changed, or reports have changed: "
+            f"{versions}. Verify it with that samestep to find out which"
+        )
         return Check(question, (problem,))
-    checked = "this one's report has each figure, verdict and contender of it, in the same order"
-    return Check(question, unchecked=(f"its words and its gaps were not checked: {versions}; {checked}",))
+    return Check(
+        question,
+        unchecked=(
+            f"its figures, verdicts and contenders follow from the result, in the same order. Its other words were not "
+            f"compared: {versions}. The result itself does not depend on them. Verify it with that samestep to compare "
+            "them, too",
+        ),
+    )

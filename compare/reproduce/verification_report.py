@@ -12,6 +12,8 @@ from compare.reproduce.verification import Check
 from compare.results.model import Result
 
 _MOST_LINES = 10
+_OPEN = "OPEN"
+"""Stands before a check without a problem that could not be made in full."""
 
 
 def render(result: Result, checks: Sequence[Check], console: Console) -> None:
@@ -22,7 +24,7 @@ def render(result: Result, checks: Sequence[Check], console: Console) -> None:
     table.add_column(no_wrap=True)
     for check in checks:
         lines = check.problems + check.unchecked
-        table.add_row("FAIL" if check.problems else "OPEN" if check.unchecked else "pass", Text(check.question))
+        table.add_row("FAIL" if check.problems else _OPEN if check.unchecked else "pass", Text(check.question))
         for line in lines[:_MOST_LINES]:
             table.add_row("", Text(f"  {make_printable(line)}", overflow="fold"))
         if len(lines) > _MOST_LINES:
@@ -34,7 +36,9 @@ def render(result: Result, checks: Sequence[Check], console: Console) -> None:
 
 def _conclude(checks: Sequence[Check]) -> str:
     failed = sum(bool(check.problems) for check in checks)
-    incomplete = sum(bool(check.unchecked) and not check.problems for check in checks)
-    parts = [f"{failed} of {len(checks)} checks failed"] if failed else []
-    parts += [f"{incomplete} of {len(checks)} could not be made in full"] if incomplete else []
-    return ", ".join(parts) or f"all of {len(checks)} checks held"
+    unfinished = sum(bool(check.unchecked) and not check.problems for check in checks)
+    if not failed and not unfinished:
+        return f"all of {len(checks)} checks held"
+    parts = [f"{failed} of {len(checks)} checks failed" if failed else f"none of {len(checks)} checks failed"]
+    parts += [f"{unfinished} is {_OPEN} (made in part, see the lines below it)"] if unfinished else []
+    return ", ".join(parts)

@@ -98,8 +98,8 @@ def _find_layout(own: _Shape, neutral: _Shape, workload: Workload, name: str) ->
         if is_same_column and len(own) <= 2 and len(neutral) <= 2:
             return False  # [N] and [N, 1]
         raise Refused(
-            f"output {name or 'of the models'}: torch returns {list(own)} and flax {list(neutral)}; allowed: the same "
-            "shape, or channels first in torch and last in flax"
+            f"output {name or 'of the models'}: torch returns {list(own)} and flax {list(neutral)} for a batch of "
+            f"{own[0]}; allowed: the same shape, or channels first in torch and last in flax"
         )
     if own == neutral and turned == neutral and len(own) > 2:  # the sizes do not tell
         images = max((len(each.shape) for each in workload.model.inputs if each.is_channels_first), default=0)
@@ -108,11 +108,14 @@ def _find_layout(own: _Shape, neutral: _Shape, workload: Workload, name: str) ->
 
 
 def _check_classes(name: str, shape: _Shape, classes: int) -> None:
-    if not shape or shape[-1] != classes:
-        raise Refused(
-            f"output {name or 'of the models'}: {list(shape)} for each example; allowed: one number a class "
-            f"(--classes {classes}) as the last axis in flax, or another --loss, such as mse or binary-cross-entropy"
-        )
+    if shape and shape[-1] == classes:
+        return
+    fitting = f"--classes {shape[-1]}" if shape and shape[-1] > 1 else "--loss bce without --classes for one logit"
+    raise Refused(
+        f"--classes {classes}: the output {f'{name} ' if name else ''}is {list(shape)} for each example, and "
+        f"cross-entropy needs one number a class as the last axis in flax; allowed: {fitting}, or another --loss, such "
+        "as mse"
+    )
 
 
 def _check_reconstruction(output: Output, workload: Workload) -> None:

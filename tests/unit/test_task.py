@@ -76,7 +76,8 @@ def test_outputs_are_found_by_name_or_in_order():
 @pytest.mark.parametrize(
     ("changes", "torch", "jax", "message"),
     [
-        ({}, {"_": (2, 5)}, {"_": (2, 5)}, "one number a class"),
+        ({}, {"_": (2, 5)}, {"_": (2, 5)}, "allowed: --classes 5, or another --loss"),
+        ({}, {"_": (2, 1)}, {"_": (2, 1)}, "allowed: --loss bce without --classes for one logit, or"),
         ({}, {"_": (2, 4)}, {"a": (2, 4), "b": (2, 1)}, "the models return different outputs"),
         ({"loss": "mse"}, {"_": (2, 3, 8, 6)}, {"_": (2, 8, 6, 2)}, "channels first in torch and last in flax"),
         ({"loss": "mse,target=input"}, {"_": (2, 3)}, {"_": (2, 3)}, "outputs of the input's shape"),
