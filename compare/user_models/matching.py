@@ -107,7 +107,7 @@ def match(torch: Trace, jax: Trace, weights_map: Mapping[str, str] | None = None
         weights_map: torch's own name to flax's own name of variables that the user has matched.
 
     Raises:
-        Refused: the outputs differ in shape, the match is ambiguous or incomplete (with a table of both sequences), or
+        Refused: the outputs differ in shape, the match is ambiguous or leaves layers over (with a table of both), or
             an entry of `weights_map` does not exist, does not fit or appears twice.
     """
     if torch.output != jax.output:

@@ -17,6 +17,7 @@ from compare.user_models.alignment import (
 _WIDTH = 100
 _ROWS_BEFORE, _ROWS_AFTER = 8, 16
 _LAYERS_COMPARED = 60
+_NO_MATCH = "the layers do not match"
 _SHORT_ROLES = {"convolution": "conv", "transposed-convolution": "transposed"}
 
 Row = tuple[str, Layer | None, Layer | None]
@@ -46,7 +47,7 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, mapped: int) -> str:
         before += same
         rows = _align_rows(*(side[:_LAYERS_COMPARED] for side in sides))
         rows[0] = _add_own_layer(rows[0], rest, left)
-        problem, remedy = _explain_incomplete(rows)
+        problem, remedy = _explain_difference(rows)
         remedy = _explain_loop(left) or remedy
     count = "1 layer matches before" if len(before) == 1 else f"{len(before) or 'no'} layers match before"
     variables = f" (variables named in the weights map: {mapped})" if mapped else ""
@@ -148,38 +149,38 @@ def _add_own_layer(row: Row, torch: Sequence[Layer], jax: Sequence[Layer]) -> Ro
     return row
 
 
-def _explain_incomplete(rows: Sequence[Row]) -> tuple[str, str]:
+def _explain_difference(rows: Sequence[Row]) -> tuple[str, str]:
     """Return the difference in the first row, and the remedy."""
-    change_model = "settle it: change one of the models; a map cannot make up for it"
+    change_model = "settle it: change one of the models to have the same layers; --weights-map cannot make up for it"
     _, torch, jax = rows[0]
     if torch is None or jax is None:
         side, other, layer = ("torch", "flax", torch) if torch else ("flax", "torch", jax)
         run = len(list(takewhile(lambda row: row[1 if torch is None else 2] is None, rows)))
         more = f" and {run - 1} after it" if run > 1 else ""
         kind = "a parameter" if _is_free(layer) else "a layer"
-        return f"incomplete: {other} lacks {kind} like {side}'s {_describe(layer)}{more}", change_model
+        return f"{_NO_MATCH}: {other} lacks {kind} like {side}'s {_describe(layer)}{more}", change_model
     here, there = f"torch's {_describe(torch)}", f"flax's {_describe(jax)}"
     is_repeated = [bool(split_call(layer.path)[1]) for layer in (torch, jax)]
     if is_repeated[0] != is_repeated[1]:
         return (
-            f"incomplete: one is the second call of a layer, the other is not: {here}, {there}",
+            f"{_NO_MATCH}: one is the second call of a layer, the other is not: {here}, {there}",
             change_model,
         )
     if find_kind(torch) == find_kind(jax):
         return (
-            f"incomplete: {here} comes after {join_paths(torch.after)}, {there} after {join_paths(jax.after)}",
+            f"other wiring: {here} comes after {join_paths(torch.after)}, {there} after {join_paths(jax.after)}",
             "wire the models alike, or " + _suggest_map([torch], [jax]),
         )
     if find_kind(torch)[0] == find_kind(jax)[0] and torch.role != "parameters":
-        return f"incomplete: {_explain_kinds(torch, jax)}: {here}, {there}", change_model
+        return f"{_NO_MATCH}: {_explain_kinds(torch, jax)}: {here}, {there}", change_model
     if named := _pair_by_shape(torch, jax):
         return (
-            f"incomplete: torch has {_describe(torch)} where flax has {_describe(jax)}, and nothing tells that both "
+            f"{_NO_MATCH}: torch has {_describe(torch)} where flax has {_describe(jax)}, and nothing tells that both "
             "compute the same",
             f"settle it with --weights-map FILE, if they do, with this JSON in it: {json.dumps(named)}",
         )
     return (
-        f"incomplete: torch has {_describe(torch)} where flax has {_describe(jax)}",
+        f"{_NO_MATCH}: torch has {_describe(torch)} where flax has {_describe(jax)}",
         "settle it: change one of the models; if both hold the same variables in another form, name them in "
         "--weights-map FILE",
     )

@@ -98,8 +98,8 @@ def _find_layout(own: _Shape, neutral: _Shape, workload: Workload, name: str) ->
         if is_same_column and len(own) <= 2 and len(neutral) <= 2:
             return False  # [N] and [N, 1]
         raise Refused(
-            f"output {name or 'of the models'}: torch returns {list(own)} and flax {list(neutral)} for a batch of "
-            f"{own[0]}; allowed: the same shape, or channels first in torch and last in flax"
+            f"output {name or 'of the models'}: torch returns {list(own)} and flax {list(neutral)}, examples first; "
+            "allowed: the same shape, or channels first in torch and last in flax"
         )
     if own == neutral and turned == neutral and len(own) > 2:  # the sizes do not tell
         images = max((len(each.shape) for each in workload.model.inputs if each.is_channels_first), default=0)

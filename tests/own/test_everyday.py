@@ -49,7 +49,7 @@ def test_what_differs_between_two_layers_is_not_called_the_layer_s_own(tmp_path:
 def test_a_table_is_printed_line_by_line(tmp_path: Path) -> None:
     found = asked.agree("vgg_linen.py:model", "vgg_torch.py:forgetful", tmp_path)
     lines = found.error.splitlines()
-    assert lines[0].startswith("samestep: incomplete: torch lacks a layer")
+    assert lines[0].startswith("samestep: the layers do not match: torch lacks a layer")
     assert any(line.split()[:1] == ["torch"] for line in lines)
     assert len(lines) > 5
     assert "?" not in lines[0]

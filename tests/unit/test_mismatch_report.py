@@ -20,7 +20,9 @@ def test_what_lies_ahead_tells_apart_although_something_differs_further_on() -> 
     ]
     swapped = [layers[index] for index in (2, 3, 0, 1, 4, 5)]
     text = refused(torch(*layers), jax(*without(swapped, "n")))
-    assert text.startswith("incomplete: flax lacks a layer like torch's n (batch-norm 8); 4 layers match before")
+    assert text.startswith(
+        "the layers do not match: flax lacks a layer like torch's n (batch-norm 8); 4 layers match before"
+    )
 
 
 @pytest.mark.parametrize("name", ["stembn", "b0.bn1", "b1.conv2", "b1.shortbn", "b2.bn2"])
@@ -28,10 +30,12 @@ def test_a_missing_layer_is_named_on_either_side(name: str) -> None:
     whole, less = resnet(), without(resnet(), name)
     place = [each.name for each in whole].index(name)
     text = refused(torch(*whole), jax(*less))
-    assert text.startswith(f"incomplete: flax lacks a layer like torch's {name} (")
+    assert text.startswith(f"the layers do not match: flax lacks a layer like torch's {name} (")
     assert f"; {place} layer{'s' if place > 1 else ''} match" in text
-    assert "a map cannot make up for it" in text
-    assert f"incomplete: torch lacks a layer like flax's {flax_path(name)} (" in refused(torch(*less), jax(*whole))
+    assert "--weights-map cannot make up for it" in text
+    assert f"the layers do not match: torch lacks a layer like flax's {flax_path(name)} (" in refused(
+        torch(*less), jax(*whole)
+    )
 
 
 def test_several_missing_layers_are_counted() -> None:
