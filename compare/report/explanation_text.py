@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from compare.explain.work_classes import IDLE, MEANINGS
 from compare.report.document import Table
 from compare.report.sentences import DASH, describe_basis, format_percent
+from compare.report.telemetry_text import is_disturbed
 from compare.results.explanation import Explanation, Finding, Layer, WorkClass, WorkFigures
 from compare.results.model import Result
 
@@ -55,6 +56,8 @@ def lines(result: Result) -> Iterator[str]:
     found = result.explanation
     if found is None:
         return
+    if is_disturbed(result):
+        yield "these times are of void rounds, so they support no claim"
     yield from _summaries(found)
     for finding in found.findings:
         yield _finding_line(finding)

@@ -83,6 +83,15 @@ def test_every_link_of_the_readme_leads_somewhere() -> None:
             assert target.startswith("http") or generated or (ROOT / target).exists(), target
 
 
+def test_every_link_of_a_page_leads_to_a_file_or_to_a_page_that_the_reference_announces() -> None:
+    announced = (ROOT / "docs" / "reference" / "README.md").read_text()
+    assert [name for name in generate.pages() if name not in announced] == []
+    for page in (ROOT / "docs").rglob("*.md"):
+        for target in re.findall(r"\]\((?!https?:)([^)#\s]+)", page.read_text()):
+            file = page.parent / target
+            assert file.exists() or (file.parent.name == "reference" and file.stem in generate.pages()), (page, target)
+
+
 def test_every_file_that_contributing_names_exists() -> None:
     names = re.findall(r"`((?:compare|tests|benchmarks|docs)/[^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text())
     assert len(names) > 15

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from compare.report import explanation_text
 from compare.results import result_file
+from compare.results.model import Voided
 from tests.fakebackend import plans
 from tests.unit import programs
 from tests.unit.programs import Program
@@ -48,6 +51,12 @@ def test_it_prints_where_the_step_goes_and_writes_a_time_line(program: Program) 
         "fake",
         "other",
     }
+    result = result_file.read(program.folder / "out" / "result.json")
+    assert "void" not in "".join(explanation_text.lines(result))
+    void = tuple(Voided(round=number + 1, reason="busy") for number in range(result.spec.rounds))
+    undecided = tuple(replace(each, verdict="INCONCLUSIVE") for each in result.comparisons)
+    first = next(explanation_text.lines(replace(result, voided=void, comparisons=undecided)))
+    assert first == "these times are of void rounds, so they support no claim"
     program.run("report", "out", "--markdown", "page.md", "--html", "page.html")
     assert (program.folder / "page.html").read_text().count("<svg") >= 2
     text = (program.folder / "page.md").read_text()
