@@ -20,6 +20,8 @@ from compare.settings.plan import Plan
 # error may go that far, and may open a ReLU there that no smaller error reaches. In float32 few ReLUs open, so five at
 # the roundoff are enough. Fewer runs only lower the floors.
 _RUNS_OF_A_PART, _NEAR, _FAR = 5, (5, 10, 15), (20,)
+# In float32 and float64, so many runs come first at one ulp, and so many at the largest distance.
+_FIRST_RUNS = 1
 # Errors do not depend on the batch, but the time of float64 does, and the size of all activations.
 _LARGEST_BATCH, _MOST_PIXELS = 64, 2**14
 
@@ -68,6 +70,7 @@ class Evidence:
         records: by contender and case, and then by precision.
         repeated: the second record of the first case, by contender.
         floors: the noise floors of each case by perturbation.
+        unsure: the cases that failed by a few perturbed runs and need all.
         largest_bytes: the size of the largest record in float64, as far as records exist.
         least_bytes: the smallest size that such a record can have.
     """
@@ -81,6 +84,7 @@ class Evidence:
     floors: dict[Case, dict[Perturbation, Floor]] = field(
         default_factory=lambda: defaultdict[Case, dict[Perturbation, Floor]](dict)
     )
+    unsure: set[Case] = field(default_factory=set[Case])
     largest_bytes: int = 0
     least_bytes: int = 0
 
@@ -112,6 +116,24 @@ class Evidence:
             parts += [(gates.PRECISION.limit * roundoff, first, first + _RUNS_OF_A_PART) for first in _FAR]
         return parts
 
+    def list_perturbations(self, case: Case) -> Sequence[Perturbation]:
+        """Return the perturbed runs by which a case is judged now.
+
+        More runs only raise the floors. So a certificate that passes with a few runs would pass with all.
+        """
+        parts, roundoff = self.perturbations, self._roundoff
+        if roundoff is not None and roundoff > PRECISIONS["float32"].roundoff:
+            return parts
+        few = [(roundoff, first, first + _FIRST_RUNS) for roundoff, first, _ in (parts[0], *parts[1:][-1:])]
+        if case not in self.unsure:
+            return few
+        known = {(roundoff, first): end for roundoff, first, end in few}
+        return [*few, *((roundoff, known.get((roundoff, first), first), end) for roundoff, first, end in parts)]
+
+    def list_missing_perturbations(self, case: Case) -> Sequence[Perturbation]:
+        """Return the perturbed runs by which a case is judged now, and that have not ended."""
+        return [each for each in self.list_perturbations(case) if each not in self.floors[case]]
+
     def keep(self, case: Case, name: str, precision: str, record: Record) -> None:
         """Add a contender's record."""
         self.records[name, case][precision] = record
@@ -140,8 +162,12 @@ class Evidence:
         return self.is_noise_known(case) and all(self.is_recorded(case, name) for name in names)
 
     def is_noise_known(self, case: Case) -> bool:
-        """Tell whether every perturbed run of a case has ended."""
-        return len(self.floors[case]) == len(self.perturbations)
+        """Tell whether every perturbed run has ended by which a case is judged now."""
+        return not self.list_missing_perturbations(case)
+
+    def has_all_noise(self, case: Case) -> bool:
+        """Tell whether more perturbed runs would change nothing."""
+        return case in self.unsure or self.list_perturbations(case) == self.perturbations
 
     def is_recorded(self, case: Case, name: str) -> bool:
         """Tell whether a contender's case is recorded at all precisions."""
@@ -150,7 +176,7 @@ class Evidence:
     def noise(self, case: Case) -> Noise:
         """Return the noise floors of a case: for each tensor the largest of all perturbed runs, per roundoff."""
         unit, floors = self._roundoff, defaultdict[float, Floor](dict)
-        for (roundoff, *_), floor in self.floors[case].items():
+        for (roundoff, *_), floor in list(self.floors[case].items()):
             moved = roundoff if unit is None or roundoff == ULP64 else unit
             known = floors[moved]
             floors[moved] = {name: max(value * moved / roundoff, known.get(name, 0.0)) for name, value in floor.items()}

@@ -108,10 +108,10 @@ def run_jobs(
     launcher: Launcher,
     queues: Sequence[Queue],
     progress: Callable[[int, int], None],
-    frees_disk: Callable[[], bool] = lambda: False,
+    is_judging: Callable[[], bool] = lambda: False,
 ) -> None:
     """Run all jobs in children side by side. `progress(done, total)` counts jobs. It comes with every change of
-    `launcher.working`, too.
+    `launcher.working`, too. While something `is_judging`, that may free the disk and add jobs.
 
     A job that must be alone comes first if no other has begun, and else waits for a pause. Meanwhile the children of
     other jobs import, and wait. Children that are wanted later start when no such job is left. There is one child more
@@ -120,7 +120,7 @@ def run_jobs(
 
     A job may fail because of its neighbours, and is then repeated:
     - Memory ran out: the job is repeated beside at most half as many children, in the end alone.
-    - The disk is full: the job is repeated alone, when nothing `frees_disk` any more.
+    - The disk is full: the job is repeated alone, when nothing `is_judging` any more.
     - A job crashes or is refused beside others on a GPU: it is repeated alone, in a new child, after its contender's
       other jobs. The contender's reason says so. If memory is short, cuDNN reports an internal error, and JAX no GPU.
     """
@@ -131,7 +131,7 @@ def run_jobs(
     def is_ready(queue: Queue) -> bool:
         if not queue.is_open or not _fits_beside(queue.jobs[0], workers, most_memory):
             return False
-        return queue.jobs[0].may_begin() and _has_disk_space(launcher, queue.jobs[0], workers, frees_disk)
+        return queue.jobs[0].may_begin() and _has_disk_space(launcher, queue.jobs[0], workers, is_judging)
 
     def may_work(worker: _Worker) -> bool:
         others = [other for other in workers if other is not worker and other.is_working]
@@ -163,11 +163,14 @@ def run_jobs(
                 workers.append(_Worker(launcher, queue, is_ready, may_work, beside))
             if not any(worker.job.alone for worker in workers):
                 launcher.ready.go_on()
-            done = total - len(workers) - sum(len(queue.jobs) for queue in queues)
+            judging = is_judging()
+            left = len(workers) + sum(len(queue.jobs) for queue in queues)
+            total = max(total, left)
+            done = total - left
             launcher.working = sorted({worker.queue.run.contender.name for worker in workers if worker.is_working})
             if reported != (reported := (done, *launcher.working)):
                 progress(done, total)
-            if not workers and not any(queue.is_open for queue in queues):
+            if not workers and not judging and not any(queue.is_open for queue in queues):
                 break
             time.sleep(_POLL_SECONDS)
     finally:
@@ -190,13 +193,13 @@ def _fits_beside(job: Job, workers: "Sequence[_Worker]", most_memory: float) -> 
     return not (taken and job.memory) or taken + job.memory <= most_memory
 
 
-def _has_disk_space(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", frees_disk: Callable[[], bool]) -> bool:
+def _has_disk_space(launcher: Launcher, job: Job, workers: "Sequence[_Worker]", is_judging: Callable[[], bool]) -> bool:
     """Tell whether the disk has space for a job beside those that run. Alone it may try.
 
     A tenth of the space is for compilers, which write there too. On a full disk, XLA once failed to load a program.
     """
     needed, taken = job.disk_space(), sum(worker.disk_space for worker in workers)
-    if not needed or not (workers or frees_disk()):
+    if not needed or not (workers or is_judging()):
         return True
     return 10 * (taken + needed) <= 9 * tensors.find_room(launcher.scratch)
 

@@ -29,11 +29,22 @@ class Judge:
         others = [run.contender.name for run in state.uncertified]
         self._waiting = {case: set(others) for case in evidence.cases}
         self._lock, self._open = Lock(), 0
+        self._unsure = list[tuple[Case, str]]()
         self._admitted = {run.contender.name for run in state.certified[:2]}
 
-    def look(self) -> None:
-        """Begin to judge new complete records, and delete records that will never be judged."""
-        baseline, evidence = self._state.baseline, self._evidence
+    def look(self) -> list[Case]:
+        """Begin to judge new complete records, and delete records that will never be judged.
+
+        Return the cases that have failed by a few perturbed runs, and now wait for all.
+        """
+        baseline, evidence, unsure = self._state.baseline, self._evidence, list[Case]()
+        while self._unsure:
+            case, name = self._unsure.pop()
+            del self._certificates[name, case]
+            unsure += [] if case in evidence.unsure else [case]
+            evidence.unsure.add(case)
+            with self._lock:
+                self._open -= 1
         for case, run in itertools.product(evidence.cases, self._state.uncertified):
             names = tuple(side.contender.name for side in (baseline, run))
             if (names[1], case) in self._certificates:
@@ -43,11 +54,12 @@ class Judge:
                     self._open += 1
                 future = self._threads.submit(_judge, self._launcher, self._state, (baseline, run), case, evidence)
                 self._certificates[names[1], case] = future
-                future.add_done_callback(partial(self._end, case, names[1]))
+                future.add_done_callback(partial(self._end, case, names[1], evidence.has_all_noise(case)))
             elif (baseline.status != "ok" and not evidence.is_complete(case, names[:1])) or (
                 run.status != "ok" and not evidence.is_recorded(case, names[1])
             ):
                 self._delete_records(case, names[1])
+        return unsure
 
     def is_working(self) -> bool:
         """Tell whether records are being judged, which then frees their space on the disk."""
@@ -96,7 +108,11 @@ class Judge:
             pairing = self._state.pairing
             self._state.certificates[name] = combined if pairing is None else pairing.explain(combined)
 
-    def _end(self, case: Case, name: str, _: object) -> None:
+    def _end(self, case: Case, name: str, has_all: bool, judged: Future[Certificate]) -> None:
+        """Delete the records of a judged case. If more noise may let it pass, keep them, to judge it again."""
+        if not has_all and judged.exception() is None and not judged.result().passed:
+            self._unsure.append((case, name))
+            return
         self._delete_records(case, name)
         with self._lock:
             self._open -= 1

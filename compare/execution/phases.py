@@ -90,7 +90,7 @@ def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSigna
         record_certificates.record_and_judge(
             launcher, state, evidence, partial(progress, "certify and train"), training
         )
-        if twins := trajectories.make_twin_queues(launcher, state, runs):
+        while twins := trajectories.make_twin_queues(launcher, state, runs):
             jobs.run_jobs(launcher, twins, partial(progress, "train one-ulp twins"))
         trajectories.judge(state, runs)
         signals.hold()

@@ -64,22 +64,29 @@ def record_and_judge(
     with ThreadPoolExecutor(max(1, cpu.count_usable_cores() // MOST_THREADS)) as threads:
         judge = Judge(launcher, state, evidence, threads)
         queues = _make_queues(launcher, state, evidence, judge.may_record)
+        of_baseline = [queue for queue in queues if queue.run is state.baseline]
+        is_parted = jobs.has_spare_cores(launcher, state)
         for queue in queues:
             queue.jobs[:0] = (more or {}).get(queue.run.contender.name, ())  # the longest jobs come first
 
         def read_size() -> None:
             evidence.least_bytes = _ARRAYS * 8 * state.baseline.parameter_count
 
+        def is_judging() -> bool:
+            for case in judge.look():
+                for queue in of_baseline:
+                    queue.jobs += _make_noise_jobs(launcher, queue.run, evidence, case, is_parted)
+            return judge.is_working()
+
         def look(done: int, total: int) -> None:
             read_size()  # the baseline's first steps may run beside
-            judge.look()
             if more is None and (state.baseline.status != "ok" or all(run.status != "ok" for run in state.uncertified)):
                 for queue in queues:  # nobody is left to be compared
                     queue.jobs.clear()
             progress(done, total)
 
         read_size()
-        jobs.run_jobs(launcher, [*queues, *beside], look, judge.is_working)
+        jobs.run_jobs(launcher, [*queues, *beside], look, is_judging)
         judge.conclude()
 
 
@@ -147,18 +154,8 @@ def _make_jobs(
     If it `is_noisy`, they include the perturbed runs of each case: one job each if `is_parted`, else one for all.
     """
     name = run.contender.name
-    parts = [[each] for each in evidence.perturbations] if is_parted else [evidence.perturbations]
     for case, dataset in evidence.cases.items():
-        noise = [
-            Job(
-                "certificate",
-                [_noise_call(launcher, run, evidence, case, dataset, part)],
-                disk_space=evidence.unmoved_bytes,
-                memory=_estimate_memory(launcher, run, "float64"),
-            )
-            for part in parts
-            if is_noisy
-        ]
+        noise = _make_noise_jobs(launcher, run, evidence, case, is_parted) if is_noisy else []
         records = [
             Job(
                 "certificate",
@@ -189,6 +186,22 @@ def _make_jobs(
             disk_space=partial(evidence.record_bytes, evidence.precision),
             memory=_estimate_memory(launcher, run, evidence.precision),
         )
+
+
+def _make_noise_jobs(
+    launcher: Launcher, run: ContenderRun, evidence: Evidence, case: Case, is_parted: bool
+) -> list[Job]:
+    """Return the jobs of the perturbed runs that are missing, one job for each part if `is_parted`."""
+    missing = evidence.list_missing_perturbations(case)
+    return [
+        Job(
+            "certificate",
+            [_noise_call(launcher, run, evidence, case, evidence.cases[case], part)],
+            disk_space=evidence.unmoved_bytes,
+            memory=_estimate_memory(launcher, run, "float64"),
+        )
+        for part in ([[each] for each in missing] if is_parted else [missing])
+    ]
 
 
 def _make_compilations(

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from compare.agreement import trajectory
+from compare.agreement.gates import Gate
 from compare.agreement.trajectory import Curves
 from compare.base.commands import Losses, ModelInfo, Open, Settings, Train, TrainingResult
 from compare.base.precisions import PRECISIONS
@@ -18,9 +20,12 @@ from compare.data import dataset_file, datasets
 from compare.execution.jobs import Call, Job, Queue, has_spare_cores
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
+from compare.machine import cpu
 from compare.settings.plan import Plan
 
 TWINS = 5
+"""The most twins of a contender's own run. More twins only widen the envelope, so a few come first."""
+_FIRST_TWINS = 2
 # The largest batch, in image values, with which a GPU holds several training runs at once: 682 CIFAR images.
 _MOST_VALUES = 2**21
 
@@ -34,6 +39,7 @@ class TrainingRuns:
         losses: by contender and twin; twin 0 is the contender's own run.
         accuracies: the test accuracies by contender and seed.
         twins: the test accuracies of one twin for each seed, for contenders whose accuracies are not equivalent.
+        unlike: the contenders that need all twins of their own run.
         first_twins: the test accuracy of this twin for the first seed, by contender.
     """
 
@@ -42,6 +48,7 @@ class TrainingRuns:
     accuracies: dict[str, dict[int, float]]
     twins: dict[str, dict[int, float]] = field(default_factory=dict[str, dict[int, float]])
     first_twins: dict[str, float] = field(default_factory=dict[str, float])
+    unlike: set[str] = field(default_factory=set[str])
 
     @classmethod
     def begin(cls, launcher: Launcher, state: RunState, seeds: int) -> "TrainingRuns":
@@ -61,7 +68,8 @@ class TrainingRuns:
 
     def is_complete(self, name: str) -> bool:
         """Tell whether all runs of a contender have ended."""
-        return len(self.losses[name]) == TWINS + 1 and len(self.accuracies[name]) == len(self.seeds)
+        twins = TWINS if name in self.unlike else _FIRST_TWINS
+        return len(self.losses[name]) > twins and len(self.accuracies[name]) == len(self.seeds)
 
     def list_accuracies(self, accuracies: dict[str, dict[int, float]]) -> dict[str, list[float]]:
         """Return the accuracies in the order of seeds, for contenders that have one for every seed.
@@ -72,9 +80,24 @@ class TrainingRuns:
         listed = {name: [by_seed[seed] for seed in self.seeds] for name, by_seed in complete.items()}
         return {name: values for name, values in listed.items() if not any(map(math.isnan, values))}
 
+    def judge_losses(self, baseline: str, contender: str) -> Gate | None:
+        """Return the gate of two sides' losses, or None if runs are missing."""
+        if not (self.is_complete(baseline) and self.is_complete(contender)):
+            return None
+        return trajectory.judge_losses(self.curves(baseline), self.curves(contender))
+
+    def judge_accuracies(self, baseline: str, contender: str) -> Gate | None:
+        """Return the gate of two sides' accuracies, or None if they have none for every seed."""
+        accuracies, twins = self.list_accuracies(self.accuracies), self.list_accuracies(self.twins)
+        if baseline not in accuracies or contender not in accuracies:
+            return None
+        beside = [(accuracies[name], twins[name]) for name in (baseline, contender) if name in twins]
+        return trajectory.judge_accuracies(accuracies[baseline], accuracies[contender], beside)
+
     def curves(self, name: str) -> Curves:
         """Return the losses of a contender and of its twins."""
-        losses = np.array([self.losses[name][twin] for twin in range(TWINS + 1)], np.float64)  # None becomes NaN
+        runs = self.losses[name]
+        losses = np.array([runs[twin] for twin in sorted(runs)], np.float64)  # None becomes NaN
         return Curves.of(losses[0], losses[1:])
 
 
@@ -89,27 +112,44 @@ def make_training_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) 
 
 
 def make_twin_queues(launcher: Launcher, state: RunState, runs: TrainingRuns) -> list[Queue]:
-    """Return a twin's training run for each seed, for both sides of every pair with unequal accuracies."""
-    accuracies, baseline = runs.list_accuracies(runs.accuracies), state.baseline.contender.name
-    own = accuracies.get(baseline)
-    unlike = {name for name, other in accuracies.items() if own and not trajectory.judge_accuracies(own, other).passed}
-    queues = list[Queue]()
-    for run in state.alive:
-        if unlike and run.contender.name in {baseline, *unlike}:
-            first, *others = runs.seeds  # the first one is trained already
-            twins = runs.twins[run.contender.name] = {first: runs.first_twins[run.contender.name]}
-            calls = list[Call]()
-            for seed in others:
-                calls += _train_calls(launcher, run, seed, partial(_keep_accuracy, twins, seed), 1)
-            queues.append(Queue(run, [Job("trajectory", calls, spares=True)] if calls else []))
-    return queues
+    """Return the twins' training runs that are still needed, or nothing.
+
+    If the losses of a pair are too far apart for the twins so far, both sides need all twins. If its accuracies are
+    unequal, a twin for each seed shows how far rounding moves them: first of the baseline, then of the other side.
+    """
+    alive, baseline = {run.contender.name: run for run in state.alive}, state.baseline.contender.name
+    others = [name for name in alive if name != baseline] if baseline in alive else []
+    jobs = defaultdict[str, list[list[Call]]](list)
+    apart = [name for name in others if not _passes(runs.judge_losses(baseline, name))]
+    for name in [each for each in (baseline, *apart) if apart and each not in runs.unlike]:
+        runs.unlike.add(name)
+        twins = range(_FIRST_TWINS + 1, TWINS + 1)
+        start = _open_call(launcher, alive[name], launcher.plan.seed)
+        jobs[name].append([start, *(_losses_call(launcher, runs, name, twin) for twin in twins)])
+    unequal = [name for name in others if not _passes(runs.judge_accuracies(baseline, name))]
+    sides = unequal if baseline in runs.twins else unequal and [baseline]
+    sides = [name for name in sides if name not in runs.twins]
+    for name in sides:
+        first, *seeds = runs.seeds  # the first one is trained already
+        twins = runs.twins[name] = {first: runs.first_twins[name]}
+        parts = max(1, cpu.count_usable_cores() // len(sides)) if launcher.plan.device == "cpu" else 1
+        for part in filter(None, (seeds[start::parts] for start in range(parts))):
+            trained = [
+                _train_calls(launcher, alive[name], seed, partial(_keep_accuracy, twins, seed), 1) for seed in part
+            ]
+            jobs[name].append(list(itertools.chain(*trained)))
+    return [
+        Queue(alive[name], [Job("trajectory", calls, spares=True) for calls in each]) for name, each in jobs.items()
+    ]
+
+
+def _passes(gate: Gate | None) -> bool:
+    """Tell whether a gate passes, or cannot be judged."""
+    return gate is None or gate.passed
 
 
 def _make_jobs(launcher: Launcher, run: ContenderRun, runs: TrainingRuns, is_parted: bool) -> list[Job]:
     plan, name = launcher.plan, run.contender.name
-
-    def losses(twin: int) -> Call:
-        return Call(Losses(_ulp(plan), twin), partial(setitem, runs.losses[name], twin))
 
     def keep_first_twin(training: TrainingResult) -> None:
         runs.losses[name][1] = list(training.step_losses)
@@ -126,7 +166,10 @@ def _make_jobs(launcher: Launcher, run: ContenderRun, runs: TrainingRuns, is_par
     start = _open_call(launcher, run, plan.seed)
     own = [start, Call(Train(), keep_own), Call(Settings(), keep_settings)]
     first_twin = Call(Train(_ulp(plan), 1, only_test=True), keep_first_twin)
-    of_twins = [[start, first_twin], *([start, losses(twin)] for twin in range(2, TWINS + 1))]
+    of_twins = [
+        [start, first_twin],
+        *([start, _losses_call(launcher, runs, name, twin)] for twin in range(2, _FIRST_TWINS + 1)),
+    ]
     others = [seed for seed in runs.seeds if seed != plan.seed]
     of_seeds = [
         _train_calls(launcher, run, seed, partial(_keep_accuracy, runs.accuracies[name], seed), 0) for seed in others
@@ -135,6 +178,10 @@ def _make_jobs(launcher: Launcher, run: ContenderRun, runs: TrainingRuns, is_par
     if not is_parted:  # one after the other in the open session
         parts = [[*own, *(call for _, call in of_twins), *itertools.chain(*of_seeds)]]
     return [Job("trajectory", calls, spares=True) for calls in parts]
+
+
+def _losses_call(launcher: Launcher, runs: TrainingRuns, name: str, twin: int) -> Call:
+    return Call(Losses(_ulp(launcher.plan), twin), partial(setitem, runs.losses[name], twin))
 
 
 def _open_call(launcher: Launcher, run: ContenderRun, seed: int) -> Call:
@@ -168,16 +215,16 @@ def _read_accuracy(training: TrainingResult) -> float:
 
 def judge(state: RunState, runs: TrainingRuns) -> None:
     """Add the gates of trajectory and accuracy to every contender's certificate."""
-    curves = {name: runs.curves(name) for name in runs.losses if runs.is_complete(name)}
-    accuracies, of_twins = runs.list_accuracies(runs.accuracies), runs.list_accuracies(runs.twins)
     a = state.baseline.contender.name
     for b, current in state.certificates.items():
-        if a in curves and b in curves:
-            judged = [trajectory.judge_losses(curves[a], curves[b])]
-            if a in accuracies and b in accuracies:
-                beside = [(accuracies[name], of_twins[name]) for name in (a, b) if name in of_twins]
-                judged.append(trajectory.judge_accuracies(accuracies[a], accuracies[b], beside))
-            state.certificates[b] = current.extended(tuple(judged))
-        else:
+        losses = runs.judge_losses(a, b)
+        if losses is None:
             state.certificates[b] = replace(current, complete=False)
-    state.curves, state.accuracies, state.twin_accuracies = curves, accuracies, of_twins
+        else:
+            accuracies = runs.judge_accuracies(a, b)
+            state.certificates[b] = current.extended([losses] if accuracies is None else [losses, accuracies])
+    state.curves = {name: runs.curves(name) for name in runs.losses if runs.is_complete(name)}
+    state.accuracies, state.twin_accuracies = (
+        runs.list_accuracies(runs.accuracies),
+        runs.list_accuracies(runs.twins),
+    )

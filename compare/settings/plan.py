@@ -22,8 +22,9 @@ from compare.settings.contenders import Contender
 from compare.settings.options import RunSettings, Settings
 from compare.settings.pair_spec import Request
 
-# The batch of a pair's training runs in a certificate on a CPU: 8 images of 64x64 pixels, and 4 large ones.
-_MOST_PIXELS, _LEAST_BATCH = 2**15, 4
+# The batch of a pair's training runs in a certificate on a CPU: 16 images of 32x32 pixels, and 4 of 64x64 or more. The
+# records have the same batch, so they share compiled programs.
+_MOST_PIXELS, _LEAST_BATCH = 2**14, 4
 
 
 @dataclass(frozen=True, kw_only=True)

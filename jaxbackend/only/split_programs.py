@@ -91,9 +91,13 @@ class _Piece:
 _COMPILED: dict[_Piece, Callable[..., Any]] = {}
 
 
-# A piece is too small to gain from XLA's newer code generator for CPUs, or from code that is split for threads. Without
-# both, the same programs compile in half the time and run as fast.
-_CPU_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
+# A piece is too small to gain from XLA's newer code generator for CPUs, from code that is split for threads, or from
+# LLVM's slower passes. Without these, the same programs compile in less than half the time and run as fast.
+_CPU_OPTIONS = {
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_backend_optimization_level": 1,
+}
 
 
 @cache

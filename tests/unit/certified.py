@@ -72,7 +72,7 @@ class Certified:
         ) -> None:
             self._queues = {queue.run.contender.name: queue for queue in queues}
             self.frees = frees
-            script(lambda: progress(0, 1))
+            script(lambda: (frees(), progress(0, 1))[1])
 
         self._monkeypatch.setattr(jobs, "run_jobs", run_jobs)
         record_certificates.certify(self._launcher, self.outcomes, CASES, lambda *_: None)

@@ -3,11 +3,14 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from compare.agreement import trajectory
+from compare.agreement import certificate, trajectory
+from compare.agreement.certificate import Certificate
+from compare.agreement.floors import Noise
 from compare.base import tensors
 from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage, exit_code
@@ -197,11 +200,48 @@ def test_accuracies_that_are_not_equivalent_are_held_against_one_ulp_twins(
     monkeypatch.setattr(trajectory, "ACCURACY", replace(trajectory.ACCURACY, limit=-1.0))
     result = stage.agree("fake", "other")
     more = len(stage.calls("feed")) - 2 * before
-    assert more == 4  # each side opens the second seed, and trains its twin
-    found = result["agreement"]["twin_accuracies"]
-    assert {name: len(accuracies) for name, accuracies in found.items()} == {"fake": 2, "other": 2}
+    assert more == 2  # the baseline opens the second seed, and trains its twin, which is enough
+    assert {name: len(each) for name, each in result["agreement"]["twin_accuracies"].items()} == {"fake": 2}
     assert gate(result, "accuracy")["worst_tensor"] == "test accuracy, 2 seeds, by one-ulp twins"
     assert gate(result, "accuracy")["passed"]
+
+
+def test_what_a_few_twins_do_not_show_is_held_against_all(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = stage.agree()["agreement"]["trajectory"]
+    before = len(stage.calls("feed"))
+    unequal = trajectory.ACCURACY.judge(1.0, "test accuracy")
+    monkeypatch.setattr(trajectory, "judge_accuracies", lambda *_: unequal)
+    monkeypatch.setattr(trajectory, "TRAJECTORY", replace(trajectory.TRAJECTORY, limit=-1.0))
+    result = stage.agree("fake", "other")
+    more = len(stage.calls("feed")) - 2 * before
+    assert more == 2 * (1 + 3 + 2)  # each side opens, trains three more twins, and the twin of the second seed
+    assert [gate(result, name)["passed"] for name in ("trajectory", "accuracy")] == [False, False]
+    assert {name: len(each) for name, each in result["agreement"]["twin_accuracies"].items()} == {"fake": 2, "other": 2}
+    for name, curve in result["agreement"]["trajectory"].items():
+        assert all(wide >= narrow for wide, narrow in zip(curve["envelope"], few[name]["envelope"], strict=True))
+
+
+def test_a_case_that_fails_by_a_few_perturbed_runs_is_judged_by_all(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.agree()
+    before = len(stage.calls("inspect"))
+    judge, seen = certificate.judge, list[tuple[int, Noise]]()
+
+    def doubt_once(baseline: Any, contender: Any, precision: str, noise: Noise, *, normalised: bool) -> Certificate:
+        seen.append((len(baseline["float64"]["step1/activation/dense"]), noise))
+        found = judge(baseline, contender, precision, noise, normalised=normalised)
+        first, *others = found.gates
+        return found if len(seen) > 1 else replace(found, gates=(replace(first, passed=False), *others))
+
+    monkeypatch.setattr(certificate, "judge", doubt_once)
+    result = stage.agree("fake", "other")
+    more = len(stage.calls("inspect")) - 2 * before
+    assert more == 3 * (1 + 13) + 1  # the unmoved run, the 13 of 15 runs that are missing, and the repeated step
+    assert (len(seen), exit_code(result)) == (len(CASES) + 1, 0)
+    few, every = (noise for batch, noise in seen if batch == seen[0][0])
+    assert all(every.ulp[name] >= value for name, value in few.ulp.items())
+    assert any(every.ulp[name] > value for name, value in few.ulp.items())
 
 
 def test_a_contender_that_leaves_steps_out_fails_the_trajectory(stage: Stage) -> None:

@@ -58,6 +58,26 @@ def test_the_last_five_runs_are_moved_ten_times_as_far() -> None:
     assert Evidence({CASE: Path()}, "float64").perturbations == [(ULP64, 0, 5)]
 
 
+def test_a_few_runs_come_first_and_all_of_a_case_that_fails() -> None:
+    def list_runs(evidence: Evidence) -> list[tuple[float, int]]:
+        parts = evidence.list_perturbations(CASE)
+        return sorted((roundoff, run) for roundoff, first, end in parts for run in range(first, end))
+
+    unit = PRECISIONS["float32"].roundoff
+    evidence = Evidence({CASE: Path()}, "float32")
+    assert list_runs(evidence) == [(ULP64, 0), (10 * unit, 20)]
+    evidence.floors[CASE] = {run: {} for run in evidence.list_perturbations(CASE)}
+    assert evidence.is_noise_known(CASE)
+    assert not evidence.has_all_noise(CASE)
+    evidence.unsure.add(CASE)
+    assert not evidence.is_noise_known(CASE)
+    every = [(roundoff, run) for roundoff, first, end in evidence.perturbations for run in range(first, end)]
+    assert list_runs(evidence) == sorted(every)  # each once
+    half = Evidence({CASE: Path()}, "bfloat16")
+    assert half.list_perturbations(CASE) == half.perturbations
+    assert half.has_all_noise(CASE)
+
+
 @pytest.mark.parametrize(("far", "floor"), [(5e-6, 5e-7), (2e-6, 3e-7)])
 def test_a_floor_is_the_most_of_any_run_and_a_tenth_of_the_far_ones(far: float, floor: float) -> None:
     evidence = Evidence({CASE: Path()}, "float32")

@@ -185,8 +185,9 @@ def test_a_reference_without_a_factory_is_refused(reference: str):
 @pytest.mark.parametrize(
     ("image", "changes", "batch", "rate"),
     [
-        ("32x32x3", {}, 32, 0.05),
-        ("64x64x3", {}, 8, 0.0125),
+        ("16x16x3", {}, 32, 0.05),
+        ("32x32x3", {}, 16, 0.025),
+        ("64x64x3", {}, 4, 0.00625),
         ("224x224x3", {}, 4, 0.00625),
         ("64x64x3", {"batch_size": 16}, 32, 0.05),
         ("64x64x3", {"accumulate": 2}, 32, 0.05),
