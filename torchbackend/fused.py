@@ -272,7 +272,13 @@ def _image(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _affine(y: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    return (y.to(scale.dtype) * scale[:, None, None] + bias[:, None, None]).to(y.dtype)
+    """Return scale y + bias, in the dtype of y.
+
+    A cast to the same dtype as a function's last operation loses the function's gradient in compiled programs
+    (torch 2.11).
+    """
+    wide = y.to(scale.dtype) * scale[:, None, None] + bias[:, None, None]
+    return wide if wide.dtype == y.dtype else wide.to(y.dtype)
 
 
 def _coefficients(

@@ -123,6 +123,25 @@ def test_blocks_without_a_kernel_stand_beside_fused_ones(backend: str, kept: str
     check_same(fused, train(backend, fused=False, precision="float64"), 1e-10)
 
 
+def test_compilers_keep_the_gradients_of_fused_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "a CPU")
+    monkeypatch.setattr(plans, "use", lambda *_arguments, **_options: None)
+    made = spec(WORKLOAD, "torch", "stock", precision="float64")
+    session: Any = twins.BACKENDS["torch"].open(replace(made, knobs={**made.knobs, "fused-batch-norm": True}))
+    session.assign(weights.randomise(session.signature(), 3))
+    model = session._step.model
+    images, _ = session._input.place(batches(WORKLOAD)[0])
+
+    def gradients(run: Any) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(run(images).square().sum(), list(model.parameters())))
+
+    with plans.using(EveryPart(KERNELS["apart"])):
+        plain, compiled = gradients(model), gradients(torch.compile(model, backend="aot_eager"))
+    torch.compiler.reset()
+    for wanted, found in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("backend", ["jax", "torch"])
 def test_without_the_knob_nothing_is_imported(backend: str) -> None:
     program = (
