@@ -20,14 +20,15 @@ _WHOLE_NAMES = {"use_running_average": False, "use_running_stats": False}
 def choose_dtype(module: Any, policy: Policy) -> Any:
     """Return the dtype that a layer computes in if its own is another one, or None to leave its own.
 
-    Products get the compute dtype. In a precision with one dtype, every layer that names a dtype gets that one.
+    Products get the compute dtype. So does a batch norm that names none, because torch's autocast leaves the result of
+    one in that dtype. In a precision with one dtype, every layer that names a dtype gets that one.
     """
     if not hasattr(module, "dtype"):
         return None
-    own, wanted = module.dtype, policy.compute_dtype
-    is_product = roles.role(module) in PRODUCTS or isinstance(module, (linen.DenseGeneral, nnx.LinearGeneral))
+    own, wanted, role = module.dtype, policy.compute_dtype, roles.role(module)
+    is_product = role in PRODUCTS or isinstance(module, (linen.DenseGeneral, nnx.LinearGeneral))
     if own is None:
-        return wanted if is_product and wanted != policy.parameter_dtype else None
+        return wanted if (is_product or role == "batch-norm") and wanted != policy.parameter_dtype else None
     is_fixed = is_product or wanted == policy.parameter_dtype
     return wanted if is_fixed and _is_real(own) and jnp.dtype(own) != jnp.dtype(wanted) else None
 

@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from flax import traverse_util
+from flax import linen, nnx, traverse_util
 
 from compare.base.interface import Arrays, Refused, Session
 from compare.base.trace import Layer
 from compare.base.workloads import ModelSpec, OptimizerSpec
 from jaxbackend import precision, user_models
+from jaxbackend.only import run_settings
 from tests.own import flax_models, jax_pairs, torch_layers
 from tests.parity import twins
 
@@ -209,6 +210,14 @@ def test_the_compute_dtype_is_that_of_products_whatever_comes_first():
     settings = session.settings()
     assert next(iter(settings["layer_dtypes"].values())) == "float32"
     assert settings["compute_dtype"] == "bfloat16"
+
+
+def test_a_norm_without_a_dtype_computes_in_that_of_torch_s_autocast():
+    policy = precision.policy("bfloat16", "cpu")
+    in_bfloat16 = linen.Conv(4, (1, 1)), linen.BatchNorm(), nnx.BatchNorm(4, rngs=nnx.Rngs(0))
+    in_their_own = linen.LayerNorm(), linen.GroupNorm(), linen.BatchNorm(dtype=np.float32)
+    assert {run_settings.choose_dtype(each, policy) for each in in_bfloat16} == {policy.compute_dtype}
+    assert {run_settings.choose_dtype(each, policy) for each in in_their_own} == {None}
 
 
 def test_what_a_step_is_given_are_plain_containers_of_arrays():
