@@ -76,7 +76,12 @@ def list_remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> I
 def _differences(name: str, a: Any, b: Any) -> Iterator[str]:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         first, second = cast("Mapping[str, Any]", a), cast("Mapping[str, Any]", b)
+        places = dict[str, list[str]]()
         for key in [*first, *(key for key in second if key not in first)]:
-            yield from _differences(f"{name} of {key}", first.get(key), second.get(key))
+            for text in _differences("", first.get(key), second.get(key)):
+                places.setdefault(text, []).append(key)
+        for text, keys in places.items():
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            yield f"{name} of {keys[0]}{more}{text}"
     elif not are_alike(a, b):
         yield f"{name} is {a} against {b}"

@@ -73,6 +73,16 @@ def test_layer_dtypes_are_named_layer_by_layer():
     )
 
 
+def test_layers_that_differ_alike_are_named_together() -> None:
+    wide = dict.fromkeys(EQUAL["layer_dtypes"], "float64")
+    first, *others = wide
+    said = effective_settings.describe_differences(EQUAL, {**EQUAL, "layer_dtypes": wide})
+    assert (
+        said
+        == f"unequal effective settings: layer_dtypes of {first} and {len(others)} more is bfloat16 against float64"
+    )
+
+
 def test_a_layer_that_only_one_side_has_is_named():
     fewer = {"conv": "bfloat16", "pool": "bfloat16"}
     text = "unequal effective settings: layer_dtypes of dense is {} against {}"
