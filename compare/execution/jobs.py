@@ -163,10 +163,10 @@ def run_jobs(
                 workers.append(_Worker(launcher, queue, is_ready, may_work, beside))
             if not any(worker.job.alone for worker in workers):
                 launcher.ready.go_on()
+            total -= sum(len(queue.jobs) for queue in queues)
             judging = is_judging()
-            left = len(workers) + sum(len(queue.jobs) for queue in queues)
-            total = max(total, left)
-            done = total - left
+            total += (waiting := sum(len(queue.jobs) for queue in queues))
+            done = total - len(workers) - waiting
             launcher.working = sorted({worker.queue.run.contender.name for worker in workers if worker.is_working})
             if reported != (reported := (done, *launcher.working)):
                 progress(done, total)

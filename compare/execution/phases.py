@@ -87,11 +87,10 @@ def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSigna
         evidence = Evidence.begin(launcher, certificate_cases.make_adversarial_cases(launcher.plan))
         runs = trajectories.TrainingRuns.begin(launcher, state, seeds)
         training = trajectories.make_training_jobs(launcher, state, runs)
+        later = partial(trajectories.make_twin_jobs, launcher, state, runs)
         record_certificates.record_and_judge(
-            launcher, state, evidence, partial(progress, "certify and train"), training
+            launcher, state, evidence, partial(progress, "certify and train"), training, later
         )
-        while twins := trajectories.make_twin_queues(launcher, state, runs):
-            jobs.run_jobs(launcher, twins, partial(progress, "train one-ulp twins"))
         trajectories.judge(state, runs)
         signals.hold()
         record_certificates.certify_pruning(state)

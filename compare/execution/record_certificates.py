@@ -53,18 +53,19 @@ def record_and_judge(
     evidence: Evidence,
     progress: Callable[[int, int], None],
     more: Mapping[str, Sequence[Job]] | None = None,
+    later: Callable[[], Mapping[str, Sequence[Job]]] = dict,
     beside: Sequence[Queue] = (),
 ) -> None:
     """Record all evidence and judge it.
 
-    The same children also run `more` jobs by contender. Queues `beside` have children of their own. Threads judge a
-    case as soon as it is recorded, while the children go on.
+    The same children also run `more` jobs by contender, and those that `later` returns again and again. Queues `beside`
+    have children of their own. Threads judge a case as soon as it is recorded, while the children go on.
     """
     # Several cases are judged at the same time if there are cores for the threads of each.
     with ThreadPoolExecutor(max(1, cpu.count_usable_cores() // MOST_THREADS)) as threads:
         judge = Judge(launcher, state, evidence, threads)
         queues = _make_queues(launcher, state, evidence, judge.may_record)
-        of_baseline = [queue for queue in queues if queue.run is state.baseline]
+        by_name = {queue.run.contender.name: queue for queue in queues}
         is_parted = jobs.has_spare_cores(launcher, state)
         for queue in queues:
             queue.jobs[:0] = (more or {}).get(queue.run.contender.name, ())  # the longest jobs come first
@@ -74,8 +75,10 @@ def record_and_judge(
 
         def is_judging() -> bool:
             for case in judge.look():
-                for queue in of_baseline:
-                    queue.jobs += _make_noise_jobs(launcher, queue.run, evidence, case, is_parted)
+                noise = _make_noise_jobs(launcher, state.baseline, evidence, case, is_parted)
+                by_name[state.baseline.contender.name].jobs += noise
+            for name, added in later().items():
+                by_name[name].jobs[:0] = added
             return judge.is_working()
 
         def look(done: int, total: int) -> None:

@@ -17,10 +17,9 @@ from compare.agreement.trajectory import Curves
 from compare.base.commands import Losses, ModelInfo, Open, Settings, Train, TrainingResult
 from compare.base.precisions import PRECISIONS
 from compare.data import dataset_file, datasets
-from compare.execution.jobs import Call, Job, Queue, has_spare_cores
+from compare.execution.jobs import Call, Job, has_spare_cores
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
-from compare.machine import cpu
 from compare.settings.plan import Plan
 
 TWINS = 5
@@ -49,6 +48,7 @@ class TrainingRuns:
     twins: dict[str, dict[int, float]] = field(default_factory=dict[str, dict[int, float]])
     first_twins: dict[str, float] = field(default_factory=dict[str, float])
     unlike: set[str] = field(default_factory=set[str])
+    _seen: int = 0
 
     @classmethod
     def begin(cls, launcher: Launcher, state: RunState, seeds: int) -> "TrainingRuns":
@@ -65,6 +65,14 @@ class TrainingRuns:
             )
             dataset_file.save(dataset, launcher.dataset_of_seed(seed))
         return cls(range(plan.seed, plan.seed + seeds), {name: {} for name in names}, {name: {} for name in names})
+
+    def has_more(self) -> bool:
+        """Tell whether there are more results than at the last call."""
+        before, self._seen = (
+            self._seen,
+            sum(map(len, (*self.losses.values(), *self.accuracies.values(), *self.twins.values()))),
+        )
+        return self._seen > before
 
     def is_complete(self, name: str) -> bool:
         """Tell whether all runs of a contender have ended."""
@@ -111,36 +119,34 @@ def make_training_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) 
     return {run.contender.name: _make_jobs(launcher, run, runs, is_parted) for run in state.alive}
 
 
-def make_twin_queues(launcher: Launcher, state: RunState, runs: TrainingRuns) -> list[Queue]:
-    """Return the twins' training runs that are still needed, or nothing.
+def make_twin_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) -> dict[str, list[Job]]:
+    """Return by contender the twins' training runs that turn out to be needed since the last call.
 
     If the losses of a pair are too far apart for the twins so far, both sides need all twins. If its accuracies are
     unequal, a twin for each seed shows how far rounding moves them: first of the baseline, then of the other side.
     """
+    jobs = defaultdict[str, list[Job]](list)
+    if not runs.has_more():
+        return jobs
     alive, baseline = {run.contender.name: run for run in state.alive}, state.baseline.contender.name
     others = [name for name in alive if name != baseline] if baseline in alive else []
-    jobs = defaultdict[str, list[list[Call]]](list)
     apart = [name for name in others if not _passes(runs.judge_losses(baseline, name))]
     for name in [each for each in (baseline, *apart) if apart and each not in runs.unlike]:
         runs.unlike.add(name)
         twins = range(_FIRST_TWINS + 1, TWINS + 1)
         start = _open_call(launcher, alive[name], launcher.plan.seed)
-        jobs[name].append([start, *(_losses_call(launcher, runs, name, twin) for twin in twins)])
+        calls = [start, *(_losses_call(launcher, runs, name, twin) for twin in twins)]
+        jobs[name].append(Job("trajectory", calls, spares=True))
     unequal = [name for name in others if not _passes(runs.judge_accuracies(baseline, name))]
-    sides = unequal if baseline in runs.twins else unequal and [baseline]
-    sides = [name for name in sides if name not in runs.twins]
-    for name in sides:
+    known = runs.list_accuracies(runs.twins)
+    sides = unequal if baseline in known else unequal and [baseline]
+    for name in [each for each in sides if each not in runs.twins]:
         first, *seeds = runs.seeds  # the first one is trained already
         twins = runs.twins[name] = {first: runs.first_twins[name]}
-        parts = max(1, cpu.count_usable_cores() // len(sides)) if launcher.plan.device == "cpu" else 1
-        for part in filter(None, (seeds[start::parts] for start in range(parts))):
-            trained = [
-                _train_calls(launcher, alive[name], seed, partial(_keep_accuracy, twins, seed), 1) for seed in part
-            ]
-            jobs[name].append(list(itertools.chain(*trained)))
-    return [
-        Queue(alive[name], [Job("trajectory", calls, spares=True) for calls in each]) for name, each in jobs.items()
-    ]
+        for seed in seeds:
+            calls = _train_calls(launcher, alive[name], seed, partial(_keep_accuracy, twins, seed), 1)
+            jobs[name].append(Job("trajectory", calls, spares=True))
+    return jobs
 
 
 def _passes(gate: Gate | None) -> bool:
