@@ -60,8 +60,10 @@ def check_size(data: bytes) -> None:
         raise Refused(f"holds too many values; allowed: at most {ITEM_LIMIT:,}")
 
 
-def parse(data: bytes) -> Any:
+def parse(data: bytes, allowed: str = "a JSON object") -> Any:
     """Return the value of a JSON text, before which some editors write a byte order mark (RFC 8259, section 8.1).
+
+    `allowed` says in messages which files are expected.
 
     Raises:
         Refused: as `check_size`, for what is not UTF-8 or not complete, valid JSON, for NaN and Infinity, a key twice
@@ -73,11 +75,11 @@ def parse(data: bytes) -> Any:
             data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer
         )
     except UnicodeDecodeError as error:
-        raise Refused(f"is not UTF-8 (byte {error.start}); allowed: a JSON object") from None
+        raise Refused(f"is not UTF-8 (byte {error.start}); allowed: {allowed}") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
         reason = f"{error.msg.removesuffix(' at')} at {place}"
-        raise Refused(f"is not complete, valid JSON: {reason}; allowed: a JSON object") from None
+        raise Refused(f"is not complete, valid JSON: {reason}; allowed: {allowed}") from None
     except RecursionError:
         raise Refused(f"is nested too deeply; allowed: {DEPTH_LIMIT} levels") from None
     _check_texts(value)

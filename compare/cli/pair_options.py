@@ -27,7 +27,11 @@ def make_pair(words: Mapping[str, Any]) -> tuple[Workload, Request]:
     needed = needed if {"jax", "torch"} & words.keys() else ("jax", "torch", *needed)
     if missing := [COMMAND_LINE[name].flag for name in needed if name not in words]:
         written = " ".join(COMMAND_LINE[name].flag for name in words)
-        hint = " (the number of classes that the models tell apart)" if missing == ["--classes"] else ""
+        hint = ""
+        if missing == ["--classes"]:
+            hint = " (the number of classes that the models tell apart)"
+        elif not {"jax", "torch"} & words.keys():
+            hint = "; a built-in workload takes no such option"
         raise Refused(f"{written}: a pair of your own needs {', '.join(missing)} as well{hint}")
     for name, word in words.items():
         COMMAND_LINE[name].check(word)

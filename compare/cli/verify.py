@@ -13,6 +13,7 @@ from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
 from compare.reproduce import stored_result, verification
 from compare.reproduce import verification_report as report
+from compare.results import result_file
 
 
 @takes_options("verify")
@@ -26,6 +27,7 @@ def verify(
     ],
 ) -> None:
     """Check a bundle or a result offline: hashes, schema, and every table and verdict from the raw samples."""
+    file = result_file.find_file(file)
     try:
         verified = [verification.verify(data) for data in stored_result.split(stored_result.read(file))]
     except Refused as error:

@@ -243,7 +243,8 @@ def _split(workload: Workload, image: tuple[int, int, int], batch_size: int) -> 
 def _folder(name: str) -> Path:
     folder = Path(name)
     if not folder.is_dir():
-        raise Refused(f"--data {name}: {'no folder' if folder.exists() else 'no such folder'}")
+        why = "no folder" if folder.exists() else "no such folder"
+        raise Refused(f"--data {name}: {why}; allowed: the folder with the files of the data set")
     return folder
 
 

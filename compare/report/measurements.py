@@ -185,6 +185,7 @@ def _explain_requests(contender: Contender) -> Iterator[str]:
 
 def _remark_earlier_runs(contenders: Contenders) -> Iterator[str]:
     """Yield which programs and compile times come from an earlier run, and why a compile time is missing."""
+    missing: dict[str, list[str]] = {}
     for contender in contenders:
         name, kept = contender.name, contender.program_kept
         if kept is not None:
@@ -193,7 +194,9 @@ def _remark_earlier_runs(contenders: Contenders) -> Iterator[str]:
         if contender.compile_measured is not None:
             yield f"{name}: its compile time was measured on {make_printable(contender.compile_measured)}"
         elif contender.compile_seconds is None and contender.compile_reason is not None:
-            yield f"{name}: no compile time: {make_printable(contender.compile_reason)}"
+            missing.setdefault(make_printable(contender.compile_reason), []).append(name)
+    for reason, names in missing.items():
+        yield f"{', '.join(names)}: no compile time: {reason}"
 
 
 def explain_absent_memory(contenders: Contenders) -> Iterator[str]:

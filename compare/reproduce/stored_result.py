@@ -8,7 +8,7 @@ from compare.reproduce import archive, bundle, collection
 from compare.results import consistency, result_file
 from compare.results.model import Result
 
-KIND = "a result.json, its folder, or a bundle"
+KIND = result_file.ANY_KIND
 
 
 def read(path: Path) -> bytes:

@@ -27,6 +27,7 @@ from compare.settings import options
 SCHEMA_VERSION = 1
 FILE_NAME = "result.json"
 KIND = f"a {FILE_NAME}, or its folder"
+ANY_KIND = f"a {FILE_NAME}, its folder, or a bundle"
 FIT_NAME = "fit.json"
 SCHEMA = "result.schema.json"
 
@@ -158,14 +159,24 @@ def find_file(path: Path) -> Path:
     """Return the result file that a user names. If the path is a folder, return the file in it.
 
     A folder may hold only a result of `samestep fit`. Then return that file, so that its reader can refuse it.
+
+    Raises:
+        Refused: the folder holds no result, but its folders do.
     """
     try:
         if not path.is_dir():
             return path
         file = path / FILE_NAME
-        return path / FIT_NAME if not file.exists() and (path / FIT_NAME).exists() else file
+        if file.exists():
+            return file
+        below = sorted(path.glob(f"*/{FILE_NAME}"), key=lambda each: each.stat().st_mtime)
     except OSError:  # a name too long, for example
         return path
+    if (path / FIT_NAME).exists():
+        return path / FIT_NAME
+    if not below:
+        return file
+    raise Refused(f"{path} holds no {FILE_NAME}, but {len(below)} of its folders do; the newest is {below[-1].parent}")
 
 
 def read(path: Path) -> Result:
@@ -208,7 +219,7 @@ def parse(data: bytes) -> Result:
         Refused: for bytes that are not JSON, a result of another command or another samestep, and faults that
             `validate` finds.
     """
-    value = untrusted.parse(data)
+    value = untrusted.parse(data, allowed=ANY_KIND)
     keys = cast("dict[str, Any]", value).keys() if isinstance(value, dict) else set[str]()
     if "scaling" in keys:
         raise OfScale(
@@ -221,6 +232,8 @@ def parse(data: bytes) -> Result:
         )
     if "claims" in keys and "contenders" not in keys:
         raise Refused(f"is of samestep reproduce; allowed: the {FILE_NAME} beside it")
+    if "schema_version" not in keys:
+        raise Refused(f"is JSON, but no result of samestep; allowed: {ANY_KIND}")
     _check_version(value)
     return validate(value)
 

@@ -222,5 +222,8 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
             )
         contenders.append(Contender(name, backend, tuning or make_default_tuning(backend), revision))
     if len(contenders) < least:
-        raise Refused(f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}")
+        raise Refused(
+            f"a comparison needs at least two contenders, got {len(texts)}: {' '.join(texts) or 'none'}; allowed: two "
+            "or more, such as torch:tuned jax:tuned"
+        )
     return contenders

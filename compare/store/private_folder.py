@@ -53,11 +53,14 @@ def find_programs(otherwise: Path, store: str | Path | None = None) -> Path:
     `store` is the folder of the store, if the user names one.
 
     Raises:
-        Refused: another user can change the folder.
+        Refused: another user can change the folder, or the one that the user names cannot be made.
     """
     try:
         folder = make(find_root(store) / "programs")
-    except (OSError, RuntimeError):  # no home, one that cannot be written to, or a file in its place
+    except (OSError, RuntimeError) as error:  # no home, one that cannot be written to, or a file in its place
+        if store is not None:
+            why = getattr(error, "strerror", None) or error
+            raise Refused(f"--store {store}: cannot be made: {why}; allowed: a folder you may write to") from None
         return otherwise
     return folder if os.access(folder, os.W_OK | os.X_OK) else otherwise
 

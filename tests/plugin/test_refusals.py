@@ -24,7 +24,7 @@ CALLS = {
     "samestep(margin=True, contenders=CONTENDERS)": "samestep: margin True is not allowed; *",
     "samestep(deadline='9', contenders=CONTENDERS)": "samestep: deadline '9' is not allowed; allowed: seconds above 0*",
     "samestep(energy='no', contenders=CONTENDERS)": "samestep: energy 'no' is not allowed; allowed: True, False*",
-    "samestep(contenders=['fake'])": "samestep: a comparison needs at least two contenders, got 1: fake",
+    "samestep(contenders=['fake'])": "samestep: a comparison needs at least two contenders, got 1: fake; *",
     "samestep(contenders=['fake', 'other:'])": "samestep: contender 'other:' has an empty tuning; *",
     "samestep(contenders='fake')": "E * TypeError: contenders='fake' is not allowed; allowed: a list such as *",
     "samestep(precison='float32')": "E * TypeError: samestep has no setting 'precison'; allowed: accumulate, *",

@@ -29,6 +29,12 @@ def test_where_there_can_be_no_such_folder_a_run_has_its_own(
     assert private_folder.find_programs(tmp_path / "own") == tmp_path / "own"
 
 
+def test_a_folder_that_the_user_names_is_refused_if_it_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(Refused, match=r"--store .*/file: cannot be made: Not a directory; allowed: a folder you may"):
+        private_folder.find_programs(tmp_path / "own", tmp_path / "file")
+
+
 def test_the_folder_and_those_above_it_that_are_made_are_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

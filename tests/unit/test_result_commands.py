@@ -1,6 +1,7 @@
 """`samestep diff`, `bundle` and `verify` on the command line: exit codes, what they print and what they leave."""
 
 import json
+import os
 from collections.abc import Generator
 from pathlib import Path
 
@@ -145,12 +146,25 @@ def test_a_result_may_be_named_by_its_folder(program: Program) -> None:
     assert program.run("bundle", "old", "-o", "old.zip")[0] == 0
     assert program.run("verify", "old.zip")[0] == 0
     assert program.run("bundle", "old", "-o", "old/result.json")[0] == 2
-    code, _, error = program.run("diff", "old", ".")
+    (program.folder / "empty").mkdir()
+    code, _, error = program.run("diff", "old", "empty")
     assert (code, error) == (
         2,
-        "samestep: result.json: cannot be read: No such file or directory; "
+        "samestep: empty/result.json: cannot be read: No such file or directory; "
         "allowed: a result.json, its folder, or a bundle\n",
     )
+
+
+@pytest.mark.parametrize("command", [("report",), ("verify",), ("bundle", "-o", "x.zip"), ("diff", "old.json")])
+def test_a_folder_of_results_names_the_newest_one(program: Program, command: tuple[str, ...]) -> None:
+    for name, seconds in (("first", 2_000_000_000), ("second", 1_000_000_000)):
+        (program.folder / "runs" / name).mkdir(parents=True)
+        file = program.folder / "runs" / name / "result.json"
+        file.write_bytes((program.folder / "old.json").read_bytes())
+        os.utime(file, (seconds, seconds))
+    code, out, error = program.run(command[0], *command[1:], "runs")
+    assert (code, out) == (2, "")
+    assert error == "samestep: runs holds no result.json, but 2 of its folders do; the newest is runs/first\n"
 
 
 def test_a_bundle_stands_wherever_a_result_does(program: Program) -> None:

@@ -45,7 +45,7 @@ def test_a_judgement_of_reproduce_is_told_from_a_broken_result(tmp_path: Path) -
 def test_what_is_no_result_at_all_is_shown_as_json_has_it(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text("null")
-    with pytest.raises(Refused, match="the result is null; it must be object"):
+    with pytest.raises(Refused, match="is JSON, but no result of samestep"):
         load(path)
 
 

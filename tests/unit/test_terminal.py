@@ -291,6 +291,15 @@ def test_a_contender_that_was_done_again_says_why_though_it_is_well() -> None:
     assert "torch: ok" not in text
 
 
+def test_contenders_without_a_compile_time_share_the_reason() -> None:
+    sides = [
+        make_contender(name, compile_seconds=None, compile_reason="beside other work") for name in ("torch", "jax")
+    ]
+    text = _rendered(contenders=sides)
+    assert text.count("no compile time") == 1
+    assert "torch, jax: no compile time: beside other work" in text
+
+
 def test_a_loss_that_became_nan_is_seen() -> None:
     training = {"loss": [2.3, None], "train_accuracy": 0.1, "test_accuracy": 0.1}
     assert "not finite" in _rendered(contenders=[make_contender(training=training)], comparisons=[])
