@@ -82,10 +82,14 @@ class ProcessFamily:
         """Wait until the process itself has ended."""
         self._process.wait()
 
-    def end(self) -> None:
-        """Kill the process and every process that it started. A second call does nothing."""
+    def kill(self) -> None:
+        """Kill the process and every process that it started, without waiting for their ends."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill the process and every process that it started. A second call does nothing."""
+        self.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may hold a process that waits for a device
             self._process.wait(_GRACE_SECONDS)
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from compare.machine.nvml import Device
 
-WINDOW_SECONDS = 2.0
+WINDOW_SECONDS = 1.0
 """Seconds of training. A driver updates the counter every 0.02 to 0.1 s, and both ends are updates, seen to 5 ms."""
 
 POLL_SECONDS = 0.005
 
 _MOST_POLLS = 60
 
-_IDLE_SECONDS, _IDLE_WINDOWS, _SETTLED = 1.0, 20, 0.025
+_IDLE_SECONDS, _IDLE_WINDOWS, _SETTLED = 0.5, 40, 0.0125
 
 Look = Callable[[], None]
 """Reads the counters. It must be called every `POLL_SECONDS` during the training."""

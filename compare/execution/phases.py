@@ -24,6 +24,7 @@ from compare.execution import (
     first_steps,
     jobs,
     prepare_pair,
+    ready_children,
     record_certificates,
     request_usage,
     rounds,
@@ -148,20 +149,24 @@ def _begin(
 ) -> Generator[tuple[Launcher, RunState]]:
     """Resolve the plan, and yield its launcher and the state of its run. The plan does not change afterwards.
 
-    The children that `start_ahead` starts import while the dataset is made.
+    The children that `start_ahead` starts import while the dataset is made. Where cores are spare, those of the first
+    steps import while a pair is matched.
     """
     with _scratch(plan) as folder:
         pairing = trained = None
         needs_data = plan.workload.model.family == PAIR or plan.finetune_epochs is not None
         if needs_data:
             _save_dataset(plan, folder)
-        if plan.workload.model.family == PAIR:
-            progress("match", 0, 1)
-            plan, pairing = prepare_pair.resolve(plan, folder)
-        if plan.finetune_epochs is not None:
-            plan, trained = fine_tuning.train_full_model(plan, folder, progress)
         launcher = Launcher(plan, folder)
         try:
+            if plan.workload.model.family == PAIR:
+                progress("match", 0, 1)
+                if start_ahead is not None and ready_children.have_cores(4 * len(plan.contenders) * plan.devices):
+                    first_steps.start_ahead(launcher, RunState.begin(plan))
+                plan, pairing = prepare_pair.resolve(plan, folder)
+            if plan.finetune_epochs is not None:
+                plan, trained = fine_tuning.train_full_model(plan, folder, progress)
+            launcher.plan = plan
             state = RunState.begin(plan, pairing)
             state.full_training = trained
             if start_ahead is not None:

@@ -11,7 +11,7 @@ import psutil
 
 from compare.base.commands import Command
 from compare.base.interface import ContenderFailed
-from compare.execution.child import Child
+from compare.execution.child import Child, close_all
 from compare.machine import cpu
 
 _PROCESSES_OF_A_CORE = 4
@@ -101,10 +101,8 @@ class ReadyChildren:
 
     def close(self) -> None:
         """End all waiting children."""
-        for children in self._waiting.values():
-            for child in children:
-                if isinstance(child, Child):
-                    child.close()
+        every = [child for children in self._waiting.values() for child in children if isinstance(child, Child)]
+        close_all(every)
         self._waiting.clear()
 
 

@@ -8,7 +8,7 @@ from compare.base.commands import Block, CompilingBlock, Open, Restart, WarmUp
 from compare.base.interface import INFER
 from compare.base.interruptions import ENDING
 from compare.execution import reproducibility, round_validity, usage, work_proof
-from compare.execution.child import Child
+from compare.execution.child import Child, close_all
 from compare.execution.launcher import BESIDE_OTHERS, Launcher
 from compare.execution.round_validity import Round, Window
 from compare.execution.run_state import ContenderRun
@@ -85,8 +85,7 @@ def time_round(
         undo_if_too_large()
         raise
     finally:
-        for child in children.values():
-            child.close()
+        close_all(children.values())
 
 
 def start_child(launcher: Launcher, children: dict[str, Child], number: Round, run: ContenderRun) -> None:

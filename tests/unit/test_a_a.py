@@ -82,6 +82,9 @@ class InProcess:
         self.send(command)
         return self._answer
 
+    def kill(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

@@ -168,6 +168,9 @@ class _Stub(Child):
         if self.failure:
             raise ContenderFailed("crash", self.failure)
 
+    def kill(self) -> None:
+        pass
+
     def close(self) -> None:
         self.is_closed = True
 

@@ -344,7 +344,7 @@ class Board:
             self._millijoules = [old + 100 * power for old, power in zip(self._millijoules, watts, strict=True)]
 
     def _rest(self, window: float) -> None:
-        self._watts = next(self._idle, self._watts) if window > 0.5 else self._watts
+        self._watts = next(self._idle, self._watts) if window >= 0.5 else self._watts
         for _ in range(round(window / 0.005)):
             self._pass(0.005, [self._watts] * len(self._busy))
 
@@ -386,7 +386,7 @@ def test_idle_power_is_that_of_a_gpu_that_has_come_to_rest(monkeypatch: pytest.M
 
 
 def test_idle_power_that_never_settles_is_not_told(monkeypatch: pytest.MonkeyPatch):
-    falling = [1000 * 0.9**window for window in range(30)]
+    falling = [1000 * 0.9**window for window in range(50)]
     found = counted(monkeypatch, falling)
     assert (found.idle_watts, found.joules_per_step) == (None, pytest.approx(20, rel=5e-3))
 

@@ -12,7 +12,7 @@ import pytest
 from compare.base.commands import Block, Command, Greeting, MemoryUse, Spin
 from compare.base.communication import Communication
 from compare.base.interface import Backend, Memory, RunSpec
-from compare.execution import usage
+from compare.execution import energy, usage
 from compare.execution.energy import Energy, Look
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
@@ -94,7 +94,8 @@ def _measure_energy(
     launcher = Launcher(replace(plan, device=device), folder)
     usage.measure_energy(launcher, cast(Any, children), runs)
     usage.measure_energy(launcher, cast(Any, children), runs)  # a later round measures nothing again
-    assert all(child.given.get("spin", Spin(2, 40)) == Spin(2, 40) for child in children.values())
+    spun = Spin(energy.WINDOW_SECONDS, 40)
+    assert all(child.given.get("spin", spun) == spun for child in children.values())
     return runs
 
 
