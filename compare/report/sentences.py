@@ -249,7 +249,7 @@ def describe_agreement(agreement: Agreement) -> list[str]:
             lines.append(f"  {pair.contender} against {pair.baseline}: kept from an earlier run ({made})")
     failed = [pair for pair in agreement.pairs if pair.status == "fail"]
     for pair in failed:
-        mismatch = pair.first_mismatch or "not known"
+        mismatch = _name_mismatch(pair) or "not known"
         lines.append(f"  {pair.contender} against {pair.baseline}: fail, first mismatch {mismatch}")
         lines += [f"    {line}" for line in list_repairs(pair)]
     if agreement.first_mismatch and not failed:
@@ -258,15 +258,16 @@ def describe_agreement(agreement: Agreement) -> list[str]:
 
 
 def explain_mismatch(pair: Pair) -> list[str]:
-    """Return what failed first, its likely cause and the repairs, empty if nothing failed.
+    """Return what failed first, its likely cause and the repairs, empty if nothing failed."""
+    mismatch = _name_mismatch(pair)
+    return [*([f"first mismatch: {mismatch}"] if mismatch else []), *list_repairs(pair)]
 
-    A cause that a repair names is not said twice.
-    """
-    if not pair.first_mismatch:
-        return list_repairs(pair)
-    mismatch, _, cause = pair.first_mismatch.partition(LIKELY_CAUSE)
+
+def _name_mismatch(pair: Pair) -> str | None:
+    """Return what failed first, with its likely cause unless a repair names it too."""
+    mismatch, _, cause = (pair.first_mismatch or "").partition(LIKELY_CAUSE)
     is_told = bool(cause) and any(cause in repair for repair in pair.repairs)
-    return [f"first mismatch: {mismatch if is_told else pair.first_mismatch}", *list_repairs(pair)]
+    return mismatch if is_told else pair.first_mismatch
 
 
 def list_repairs(pair: Pair) -> list[str]:

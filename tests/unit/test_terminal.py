@@ -466,7 +466,9 @@ def test_a_failed_certificate_tells_the_verdict_then_the_cause_with_its_repair_t
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert text.count("SAME pads it") == 1
-    assert "    1 difference to repair:" in describe_agreement(result.agreement)
+    told = describe_agreement(result.agreement)
+    assert "  jax against torch: fail, first mismatch step1/activation/conv1 (e64 1.0e+00)" in told
+    assert "    1 difference to repair:" in told
 
 
 def test_agreement_names_each_gate_and_the_mismatch() -> None:
