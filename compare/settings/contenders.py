@@ -208,7 +208,7 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
         backend, colon, tuning = plain.partition(":")
         known = backends.find_all()
         if backend not in known:
-            question = suggest(re.split("[^a-z]", plain)[0], known)
+            question = suggest(re.split("[^a-z]", plain.lower())[0], known)
             raise Refused(
                 f"unknown contender {text!r}; {question}allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}"
             )

@@ -130,7 +130,7 @@ class _Reader:
         try:
             return tomllib.loads(self.text)
         except tomllib.TOMLDecodeError as error:
-            raise Refused(f"{self.path}: is no valid TOML: {error}") from None
+            raise Refused(f"{self.path}: is no valid TOML: {error}; allowed: a campaign file in TOML") from None
         except RecursionError:
             raise Refused(f"{self.path}: is nested too deeply; allowed: tables with lists of values") from None
 

@@ -66,7 +66,10 @@ FAULTS = [
     ("[[comparison]]\nseed = 1\n[[comparison]]\n\nsede = 2\n", "line 5: unknown key 'sede' in [comparison]"),
     ("title = 'x'\n[grid]\nseed = [1]\n", "line 1: unknown key 'title'; allowed: name, defaults, grid, comparison"),
     ("name = '../x'\n[grid]\nseed = [1]\n", "line 1: name '../x' is not allowed; allowed: up to 64 letters, digits"),
-    ("[grid\n", "is no valid TOML: Expected ']' at the end of a table declaration (at line 1, column 6)"),
+    (
+        "[grid\n",
+        "is no valid TOML: Expected ']' at the end of a table declaration (at line 1, column 6); allowed: a campaign",
+    ),
     ("[defaults]\nseed = 1\n", "line 1: names no comparison; allowed: [grid] with lists, or [[comparison]]"),
     ("[[comparison]]\nrounds = 3\nquick = true\n", "line 1: rounds and quick exclude each other"),
     ("[[comparison]]\njax = 'a.py:f'\n", "line 1: jax: a pair of your own needs image, classes as well"),
