@@ -68,10 +68,8 @@ class TrainingRuns:
 
     def has_more(self) -> bool:
         """Tell whether there are more results than at the last call."""
-        before, self._seen = (
-            self._seen,
-            sum(map(len, (*self.losses.values(), *self.accuracies.values(), *self.twins.values()))),
-        )
+        before, results = self._seen, (*self.losses.values(), *self.accuracies.values(), *self.twins.values())
+        self._seen = sum(map(len, results))
         return self._seen > before
 
     def is_complete(self, name: str) -> bool:
@@ -114,9 +112,13 @@ def make_training_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) 
 
     They are one job for each run if children can share them and memory holds them, and else one job for all.
     """
-    values = launcher.plan.batch_size * math.prod(launcher.plan.workload.model.image)
-    is_parted = has_spare_cores(launcher, state) and values <= _MOST_VALUES
+    is_parted = has_spare_cores(launcher, state) and _may_share_memory(launcher)
     return {run.contender.name: _make_jobs(launcher, run, runs, is_parted) for run in state.alive}
+
+
+def _may_share_memory(launcher: Launcher) -> bool:
+    """Tell whether memory holds several training runs."""
+    return launcher.plan.batch_size * math.prod(launcher.plan.workload.model.image) <= _MOST_VALUES
 
 
 def make_twin_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) -> dict[str, list[Job]]:
@@ -140,12 +142,13 @@ def make_twin_jobs(launcher: Launcher, state: RunState, runs: TrainingRuns) -> d
     unequal = [name for name in others if not _passes(runs.judge_accuracies(baseline, name))]
     known = runs.list_accuracies(runs.twins)
     sides = unequal if baseline in known else unequal and [baseline]
-    for name in [each for each in sides if each not in runs.twins]:
+    for name in [each for each in sides if each not in runs.twins and each in runs.first_twins]:
         first, *seeds = runs.seeds  # the first one is trained already
         twins = runs.twins[name] = {first: runs.first_twins[name]}
-        for seed in seeds:
-            calls = _train_calls(launcher, alive[name], seed, partial(_keep_accuracy, twins, seed), 1)
-            jobs[name].append(Job("trajectory", calls, spares=True))
+        parts = [_train_calls(launcher, alive[name], seed, partial(_keep_accuracy, twins, seed), 1) for seed in seeds]
+        if launcher.plan.device != "cpu" and not _may_share_memory(launcher):
+            parts = [list(itertools.chain(*parts))]
+        jobs[name] += [Job("trajectory", calls, spares=True) for calls in parts]
     return jobs
 
 

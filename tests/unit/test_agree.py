@@ -12,6 +12,10 @@ from compare.agreement import certificate, trajectory
 from compare.agreement.certificate import Certificate
 from compare.agreement.floors import Noise
 from compare.base import tensors
+from compare.execution import trajectories
+from compare.execution.launcher import Launcher
+from compare.execution.run_state import ContenderRun, RunState
+from compare.execution.trajectories import TrainingRuns
 from tests.fakebackend import plans
 from tests.unit.stage import Result, Stage, exit_code
 
@@ -192,13 +196,31 @@ def test_children_that_share_the_jobs_find_what_one_finds(stage: Stage) -> None:
         assert shared["agreement"][key] == alone["agreement"][key]
 
 
+def test_twins_of_seeds_wait_for_the_first_twin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans.register(monkeypatch, tmp_path)
+    plan = plans.make(tmp_path / "out", ("fake", "other"), timed=False)
+    launcher, state = Launcher(plan, tmp_path), RunState(plan, [ContenderRun(each) for each in plan.contenders])
+    accuracies = {"fake": {0: 0.5, 1: 0.5}, "other": {0: 0.9, 1: 0.1}}
+    runs = TrainingRuns(range(2), {"fake": {}, "other": {}}, accuracies)
+
+    def count_jobs() -> dict[str, int]:
+        return {name: len(added) for name, added in trajectories.make_twin_jobs(launcher, state, runs).items()}
+
+    assert count_jobs() == {}
+    runs.first_twins["fake"], runs.losses["fake"][1] = 0.4, [1.0]
+    assert count_jobs() == {"fake": 1}
+    runs.losses["fake"][2] = [1.0]
+    assert count_jobs() == {}  # each comes once
+
+
+@pytest.mark.parametrize("children", [1, 3])
 def test_accuracies_that_are_not_equivalent_are_held_against_one_ulp_twins(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, children: int
 ) -> None:
-    assert stage.agree()["agreement"]["twin_accuracies"] == {}
+    assert stage.agree(children=children)["agreement"]["twin_accuracies"] == {}
     before = len(stage.calls("feed"))
     monkeypatch.setattr(trajectory, "ACCURACY", replace(trajectory.ACCURACY, limit=-1.0))
-    result = stage.agree("fake", "other")
+    result = stage.agree("fake", "other", children=children)
     more = len(stage.calls("feed")) - 2 * before
     assert more == 2  # the baseline opens the second seed, and trains its twin, which is enough
     assert {name: len(each) for name, each in result["agreement"]["twin_accuracies"].items()} == {"fake": 2}
