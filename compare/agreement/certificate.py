@@ -19,6 +19,9 @@ STEPS = 3
 LIKELY_CAUSE = "; likely cause: "
 """Stands between the first mismatch and its cause."""
 
+NOT_KEPT = "this certificate is not kept for later runs"
+"""The beginning of a certificate's note that says why."""
+
 
 @dataclass(frozen=True)
 class Figures:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.agreement import effective_settings
-from compare.agreement.certificate import Certificate
+from compare.agreement.certificate import NOT_KEPT, Certificate
 from compare.base import strict_json
 from compare.base.interface import INFER, TRAIN, Refused
 from compare.execution import store_keys
@@ -94,7 +94,7 @@ class KeptCertificates:
                 except (OSError, Refused) as error:
                     reason = str(error)
             if reason is not None:
-                note = f"this certificate is not kept for later runs: {reason}"
+                note = f"{NOT_KEPT}: {reason}"
                 state.certificates[name] = replace(current, notes=(*current.notes, note))
 
     def _read(self, name: str) -> KeptCertificate | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from compare.agreement.certificate import LIKELY_CAUSE
+from compare.agreement.certificate import LIKELY_CAUSE, NOT_KEPT
 from compare.agreement.gates import RULES
 from compare.base.errors import make_printable
 from compare.base.interface import INFER, TRAIN
@@ -247,6 +247,7 @@ def describe_agreement(agreement: Agreement) -> list[str]:
         if pair.kept is not None:
             made = f"made on {pair.kept.created}, key {pair.kept.key[:12]}"
             lines.append(f"  {pair.contender} against {pair.baseline}: kept from an earlier run ({made})")
+        lines += [f"  {note}" for note in pair.notes if note.startswith(NOT_KEPT)]
     failed = [pair for pair in agreement.pairs if pair.status == "fail"]
     for pair in failed:
         mismatch = _name_mismatch(pair) or "not known"

@@ -137,6 +137,7 @@ def test_a_folder_that_others_may_change_keeps_nothing_and_the_result_says_so(st
         assert pairs(result) == [None]
         (note,) = [note for note in result["agreement"]["pairs"][0]["notes"] if "not kept" in note]
         assert "can be written to by other users" in note
+        assert f"  {note}" in sentences.describe_agreement(model.from_json(result).agreement)
 
 
 class Facts:
