@@ -1,5 +1,9 @@
 """A user's flax.linen model."""
 
+import itertools
+import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -7,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import errors, linen, traverse_util
+from flax.linen import transforms
 
 from jaxbackend.activations import Around
 from jaxbackend.only import run_settings
@@ -27,6 +32,7 @@ from jaxbackend.only.user_model import (
 from jaxbackend.precision import Policy
 
 _COLLECTIONS = ("params", "batch_stats")
+_CALLS = itertools.count()
 
 
 class LinenModel:
@@ -73,7 +79,7 @@ class LinenModel:
     def run(self, parameters: Any, buffers: Any, images: Any, *, training: bool, around: Around) -> tuple[Any, Any]:
         """See `UserModel`."""
         state = {"params": parameters, "batch_stats": buffers}
-        with linen.intercept_methods(self._interceptor(around)):
+        with self._intercepted(around):
             result, changed = bind_axes(partial(self._apply, training=training), self.axes)(state, images)
         old: dict[Any, Any] = traverse_util.flatten_dict(buffers)
         new: dict[Any, Any] = traverse_util.flatten_dict(changed.get("batch_stats", {}))
@@ -94,7 +100,7 @@ class LinenModel:
         def apply(variables: Any, inputs: Any) -> Any:
             return call.module.apply(variables, inputs, *call.inputs, **call.options, mutable=["batch_stats"])[0]
 
-        with linen.intercept_methods(self._interceptor(None)):
+        with self._intercepted(None):
             return bind_axes(apply, self.axes)(variables, inputs)
 
     def _apply(self, state: Any, images: Any, training: bool = True) -> Any:
@@ -106,7 +112,7 @@ class LinenModel:
     def _initial(self, images: Any) -> Any:
         inputs, named = self._arguments(images)
         named |= self._flags[True]
-        with linen.intercept_methods(self._interceptor(None)):
+        with self._intercepted(None):
             return self._modules[True].init(jax.random.key(self._seed), *inputs, **named)
 
     def _initialised(self, images: Any) -> Any:
@@ -114,10 +120,25 @@ class LinenModel:
         inputs, named = self._arguments(images)
         named |= self._flags[True]
         try:
-            with linen.intercept_methods(self._interceptor(None)):
+            with self._intercepted(None):
                 return self._modules[True].lazy_init(jax.random.key(self._seed), *inputs, **named)
         except errors.LazyInitError:
             return jax.jit(self._initial)(jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), images))
+
+    @contextmanager
+    def _intercepted(self, around: Around | None) -> Generator[None]:
+        """Give layers the run's settings, and let `around` see every call, also under `nn.jit`.
+
+        `nn.jit` traces equal modules once. A key of its own for each call lets it trace all.
+        """
+        keys: Any = transforms._HashableProxy
+        made = vars(keys)["from_module"]
+        keys.from_module = lambda module: keys(weakref.ref(module), next(_CALLS))
+        try:
+            with linen.intercept_methods(self._interceptor(around)):
+                yield
+        finally:
+            keys.from_module = made
 
     def _interceptor(self, around: Around | None) -> Any:
         def intercept(call: Any, inputs: Any, named: Any, context: Any) -> Any:

@@ -36,7 +36,7 @@ SAMPLE = (
     simple("to_image"),
     Pair("square", "response", "response"),
     Pair("own batch norm", "normed", "normed", options=("--model-args", "kind=batch", *VARIANCE)),
-    Pair("remat", "lifted", "lifted", options=("--model-args", "jax.kind=remat")),
+    Pair("jit", "lifted", "lifted", options=("--model-args", "jax.kind=jit")),
     Pair("functions", "Plain", "functions"),
     Pair(
         "two differences",
@@ -61,7 +61,7 @@ OTHERS = (
     simple("pooled", "--model-args", "jax.option=true", code=1, words="count_include_pad=False"),
     Pair("own instance norm", "normed", "normed", options=("--model-args", "kind=instance")),
     Pair("mapped axis", "normed", "normed", options=("--model-args", "kind=axis", *VARIANCE)),
-    Pair("jit", "lifted", "lifted", options=("--model-args", "jax.kind=jit")),
+    Pair("remat", "lifted", "lifted", options=("--model-args", "jax.kind=remat")),
     Pair("dense", "dense", "dense", options=VARIANCE),
     Pair("attention", "attended", "attended", words="MultiHeadDotProductAttention_1 with p=0.1"),
     Pair("weight norm", "normalised", "normalised", words="adds 1e-12 under its root"),
