@@ -1,8 +1,6 @@
 """Sessions of both backends through the shared interface, in one process on the CPU."""
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 import torch
 from torch._functorch import config as functorch
 from torch._inductor import cpu_vec_isa
+from torch._inductor.async_compile import AsyncCompile
 
 import torchbackend.session
 from compare.agreement import gates
@@ -21,20 +20,10 @@ from compare.base.workloads import OptimizerSpec
 from compare.data import dataset_file, datasets, weights
 from compare.machine import variables
 from tests.parity import twins
+from torchbackend.only import programs, vector_instructions
 from torchbackend.step import TrainingStep
 
 BOTH = pytest.mark.parametrize("backend", twins.BOTH)
-
-PROBED = """
-import sys
-sys.addaudithook(lambda event, words: print("loaded") if event == "subprocess.Popen" and "dll" in str(words) else None)
-from torch._inductor import cpu_vec_isa
-from tests.parity import twins
-twins.session("torch", tuning="compiled")
-print(*cpu_vec_isa.valid_vec_isa_list())
-"""
-"""Prints a line for each process that loads a probe, and the vector instructions that were found."""
-
 
 def state(session: Session) -> Arrays:
     exported = session.export()
@@ -279,21 +268,34 @@ def test_torch_looks_for_vector_instructions_before_compiling(tmp_path: Path, mo
     assert not list(tmp_path.rglob("*.so"))  # the run's own cache is for its programs
 
 
-@pytest.mark.slow
-def test_torch_loads_each_probe_of_vector_instructions_once(tmp_path: Path):
-    environment = {**os.environ, variables.PROBES: str(tmp_path)}
-    first, again = (
-        subprocess.run([sys.executable, "-c", PROBED], env=environment, capture_output=True, text=True, check=True)
-        for _ in range(2)
-    )
-    assert len(list(tmp_path.rglob("*.loads"))) == first.stdout.count("loaded")
-    assert again.stdout == first.stdout.replace("loaded\n", "")
+def test_torch_loads_each_probe_of_vector_instructions_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    probe: Any = cpu_vec_isa.VecISA
+    load, loaded = probe._probe_load, list[str]()
+
+    def note(instructions: Any, path: str) -> bool:
+        loaded.append(path)
+        return load(instructions, path)
+
+    monkeypatch.setattr(probe, "_probe_load", note)
+    monkeypatch.setattr(probe, "__bool__", lambda self: self.check_build(probe._avx_code))  # torch's remembers
+    monkeypatch.setattr(cpu_vec_isa, "supported_vec_isa_list", [cpu_vec_isa.VecAVX2()])
+    found = list[Any]()
+    for _ in range(2):
+        cpu_vec_isa.valid_vec_isa_list.cache_clear()
+        vector_instructions.find(tmp_path)
+        found.append(cpu_vec_isa.valid_vec_isa_list())
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    assert [f"{path}.loads" for path in loaded] == [str(path) for path in tmp_path.rglob("*.loads")]
+    assert len(loaded) == 1
+    assert found[0] == found[1] == [cpu_vec_isa.VecAVX2()]
 
 
 @pytest.mark.slow
 def test_torch_keeps_a_compiled_program_with_its_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked = variables.make_cache_environment("torch", tmp_path, tmp_path / "kept")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", asked["TORCHINDUCTOR_CACHE_DIR"])
+    # A C++ compiler takes most of the time, and kernels are not part of what is kept.
+    monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None)
     # torch reads the variable when it is imported.
     switch = "TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD"
     assert asked[switch] == "1"
@@ -308,6 +310,7 @@ def test_torch_keeps_a_compiled_program_with_its_gradient(tmp_path: Path, monkey
 def test_a_record_compiles_the_timed_path_alone_where_the_inspected_one_is_not_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(programs, "compiler", lambda **_: "aot_eager")  # a C++ compiler would take most of the time
     path = tmp_path / "data.safetensors"
     dataset_file.save(datasets.load(workloads.get("digits-cnn"), folder=None, seed=0, batch_size=8), path)
     told = twins.spec("torch", tuning="compiled", data=str(path), inspects_uncompiled=True)
