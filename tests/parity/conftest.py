@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from torch._inductor.async_compile import AsyncCompile
 
 from tests.parity.devices import Recorder
 from tests.unoptimised import unoptimised as unoptimised
@@ -13,3 +14,9 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
     made = Recorder(tmp_path_factory.mktemp("devices"))
     yield made
     made.close()
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave kernels uncompiled, and let them compute nothing: a C++ compiler takes most of the time."""
+    monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None)

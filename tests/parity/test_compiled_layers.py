@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.utils import run_fw_bw_and_get_code
 from torch.nn import functional
 
@@ -35,12 +34,6 @@ CASES = [((9, 8), torch.float64, 1e-13), ((5, 6), torch.float64, 1e-13), ((5, 6)
 def programs_of_its_own() -> Iterator[None]:
     yield
     torch.compiler.reset()  # programs count against the limit of recompilations
-
-
-@pytest.fixture
-def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave kernels uncompiled in tests that only read their code: a C++ compiler takes most of the time."""
-    monkeypatch.setattr(AsyncCompile, "cpp_pybinding", lambda *_: lambda *_: None)
 
 
 class SideBySide(nn.Module):

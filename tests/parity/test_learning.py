@@ -164,7 +164,7 @@ def test_an_update_that_is_lost_in_storage_is_not_known():
     assert noise["dense.bias"] < 1.1  # which begins with zeros
 
 
-@pytest.mark.parametrize("backend", list(twins.BACKENDS))
+@pytest.mark.parametrize("backend", twins.BOTH)
 def test_an_update_has_what_running_statistics_have_moved_by(backend: str, monkeypatch: pytest.MonkeyPatch):
     twins.narrow(monkeypatch)
     workload = workloads.get("cifar-cnn")

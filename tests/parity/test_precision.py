@@ -66,7 +66,7 @@ def test_bfloat16_computes_layers_in_bfloat16_and_keeps_the_rest_in_float32(
 @pytest.mark.parametrize("on", [False, True])
 def test_debugging_that_slows_a_step_down_is_read_back(on: bool):
     with torch.autograd.set_detect_anomaly(on, check_nan=False), jax.debug_nans(on):
-        settings = {backend: debugged(twins.session(backend)) for backend in twins.BACKENDS}
+        settings = {backend: debugged(twins.session(backend)) for backend in twins.BOTH}
     if jax.config.values["jax_disable_most_optimizations"]:  # most tests set it, to save time
         settings["jax"].remove("jax_disable_most_optimizations")
     assert settings == ({"torch": ["anomaly detection"], "jax": ["jax_debug_nans"]} if on else {"torch": [], "jax": []})

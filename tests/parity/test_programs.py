@@ -38,39 +38,53 @@ for name in ("stock", "compiled"):
 """
 
 TRAINED = """
-import sys
-import torch
-from tests.parity import twins
 from torch._dynamo import package
-from torch._dynamo.utils import counters
-if "unreadable" in sys.argv:
-    package.load_guards_state = lambda guards: guards.no_reader
-session = twins.session("torch", tuning="compiled", precision="bfloat16", keeps_traces=True)
-if "misfit" in sys.argv:
-    next(session._step.model.parameters()).requires_grad_(False)
-twins.trained(session, twins.batches("digits-cnn", 2), 3)
-print(counters["frames"]["ok"], session.settings()["compile"], session.losses().tolist())
+
+
+def run(*words):
+    if "unreadable" in words:
+        package.load_guards_state = lambda guards: guards.no_reader
+    session = twins.session("torch", tuning="compiled", precision="bfloat16", keeps_traces=True)
+    if "misfit" in words:
+        next(session._step.model.parameters()).requires_grad_(False)
+    twins.trained(session, twins.batches("digits-cnn", 2), 3)
+    print(counters["frames"]["ok"], session.settings()["compile"], session.losses().tolist())
 """
 """Trains, and prints how many programs were traced, whether steps are compiled, and the losses."""
 
 ANSWERED = """
+def run(seed, *sizes):
+    plain = twins.session("torch", precision="float32", task="infer")
+    compiled = twins.session("torch", tuning="compiled", precision="float32", task="infer", keeps_traces=True)
+    for session in (compiled, plain):
+        session.assign(weights.randomise(session.signature(), int(seed)))
+    for size in map(int, sizes):
+        losses = [
+            float(twins.trained(session, twins.batches("digits-cnn", 1, size=size), 1).losses()[-1])
+            for session in (compiled, plain)
+        ]
+        print(counters["frames"]["ok"], compiled.settings()["compile"], abs(losses[0] - losses[1]) < 1e-5)
+"""
+"""Answers requests of several batch sizes. Prints for each how many programs were traced, and two findings."""
+
+FORKED = """
+import os
 import sys
+import torch._inductor.compile_fx
+import torchbackend.backend
 from compare.data import weights
 from tests.parity import twins
 from torch._dynamo.utils import counters
-seed, *sizes = map(int, sys.argv[1:])
-plain = twins.session("torch", precision="float32", task="infer")
-compiled = twins.session("torch", tuning="compiled", precision="float32", task="infer", keeps_traces=True)
-for session in (compiled, plain):
-    session.assign(weights.randomise(session.signature(), seed))
-for size in sizes:
-    losses = [
-        float(twins.trained(session, twins.batches("digits-cnn", 1, size=size), 1).losses()[-1])
-        for session in (compiled, plain)
-    ]
-    print(counters["frames"]["ok"], compiled.settings()["compile"], abs(losses[0] - losses[1]) < 1e-5)
+DEFINITION
+for words in sys.argv[1:]:
+    if (pid := os.fork()) == 0:
+        run(*words.split())
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    print("end of a process", flush=True)
 """
-"""Answers requests of several batch sizes. Prints for each how many programs were traced, and two findings."""
+"""Runs a program in one process after the other, which import no framework again."""
 
 FIRST, SECOND, ELSEWHERE = (RankInfo(rank, 4, 2) for rank in (0, 1, 2))
 
@@ -208,7 +222,7 @@ def test_a_graph_is_known_by_its_code_its_inputs_and_how_it_is_compiled() -> Non
     assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) in words[0].parents
 
 
-@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.usefixtures("empty_cache", "without_kernels")
 def test_a_backward_pass_that_is_not_compiled_yet_is_waited_for(store: HashStore) -> None:
     function = torch.compile(lambda x: x.sin().sum(), dynamic=False, backend=Shared(store, FIRST))
     loss = function(torch.ones(3, requires_grad=True))
@@ -272,8 +286,7 @@ def test_of_two_processes_the_second_compiles_nothing(tmp_path: Path, way: str) 
 
 
 def test_programs_that_were_traced_before_are_not_traced_again(tmp_path: Path) -> None:
-    runs = (run_with_traces(TRAINED, tmp_path, *words) for words in ((), (), ("unreadable",), ("misfit",)))
-    first, again, unreadable, misfit = runs
+    first, again, unreadable, misfit = run_with_traces(TRAINED, tmp_path, "", "", "unreadable", "misfit")
     traced, compiled, losses = first.split(maxsplit=2)
     assert (traced, compiled) == ("1", "True")
     assert again == f"0 True {losses}"
@@ -283,19 +296,23 @@ def test_programs_that_were_traced_before_are_not_traced_again(tmp_path: Path) -
 
 
 def test_programs_of_requests_are_traced_once_for_each_batch_size(tmp_path: Path) -> None:
-    first, again = (run_with_traces(ANSWERED, tmp_path, *words) for words in (("1", "2", "8"), ("2", "8", "2", "5")))
+    first, again = run_with_traces(ANSWERED, tmp_path, "1 2 8", "2 8 2 5")
     assert first.splitlines() == ["1 True True", "2 True True"]
     assert again.splitlines() == ["0 True True", "0 True True", "1 True True"]
 
 
-def run_with_traces(program: str, cache: Path, *arguments: str) -> str:
-    """Return what a program prints with this cache."""
-    words = {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache)}
-    command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=os.environ | words, capture_output=True, text=True, check=True).stdout.strip()
+def run_with_traces(program: str, cache: Path, *runs: str) -> list[str]:
+    """Return what a program prints in each of several processes with this cache, each with its own words."""
+    added = {"TORCHINDUCTOR_AUTOGRAD_CACHE_ALLOW_CUSTOM_AUTOGRAD": "1", "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", FORKED.replace("DEFINITION", program), *runs]
+    done = subprocess.run(command, env=os.environ | added, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    *printed, last = done.stdout.split("end of a process\n")
+    assert (len(printed), last) == (len(runs), "")
+    return [text.strip() for text in printed]
 
 
-@pytest.mark.usefixtures("empty_cache")
+@pytest.mark.usefixtures("empty_cache", "without_kernels")
 def test_a_record_finds_the_timed_path_that_another_process_compiles(tmp_path: Path) -> None:
     data = tmp_path / "data.safetensors"
     dataset_file.save(Dataset(*synthetic.make((8, 8, 1), classes=10, seed=1, train=64, test=8), ""), data)

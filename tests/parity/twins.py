@@ -1,16 +1,14 @@
 """Both backends in one process on the CPU, for tests that compare them."""
 
 import gc
+import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
-import jaxbackend.backend
-import torchbackend.backend
 from compare.base import workloads
 from compare.base.interface import (
     Arrays,
@@ -24,8 +22,18 @@ from compare.data import synthetic, weights
 from compare.settings import tunings
 from compare.worker import recording
 
-BACKENDS: dict[str, Backend] = {"jax": jaxbackend.backend.BACKEND, "torch": torchbackend.backend.BACKEND}
-BOTH = tuple(BACKENDS)
+BOTH = ("jax", "torch")
+
+
+class Backends(dict[str, Backend]):
+    """Imports a backend once it is asked for. A script that needs one of them saves seconds."""
+
+    def __missing__(self, name: str) -> Backend:
+        self[name] = importlib.import_module(f"{name}backend.backend").BACKEND
+        return self[name]
+
+
+BACKENDS = Backends()
 
 # Odd, so that pooling drops a row. None is the workload's own size.
 IMAGE_SIZE = {"digits-cnn": None, "cifar-cnn": 7}
@@ -99,6 +107,8 @@ def narrow(patch: pytest.MonkeyPatch, learning_rate: float | None = None) -> Non
 
 def held_by_jax(open_session: Callable[[], Session], pool: list[Batch]) -> tuple[int, int]:
     """Return the bytes that a JAX session holds after two steps in float64, and the bytes that it needs."""
+    import jax
+
     gc.collect()
     before = {id(array) for array in jax.live_arrays()}
     session = trained(open_session(), pool, 2)

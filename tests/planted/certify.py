@@ -39,7 +39,7 @@ class Clean:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._backends = {name: Reused(backend) for name, backend in twins.BACKENDS.items()}
+        self._backends = {name: Reused(twins.BACKENDS[name]) for name in twins.BOTH}
         self._made: dict[tuple[str, str, str, int], Arrays] = {}
         self._noise: dict[tuple[str, str, int], Noise] = {}
 
