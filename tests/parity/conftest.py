@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 from torch._inductor.async_compile import AsyncCompile
 
+from compare.settings import tunings
 from tests.parity.devices import Recorder
 from tests.unoptimised import unoptimised as unoptimised
+from torchbackend import tuning
 
 
 @pytest.fixture(scope="session")
@@ -14,6 +16,12 @@ def recorder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorder]:
     made = Recorder(tmp_path_factory.mktemp("devices"))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def compiler() -> None:
+    """Let torch find its probes of this machine and its precompiled headers in the folder that all tests share."""
+    tuning.prepare(tunings.resolve("torch", "compiled", "cpu", "digits-cnn"), "cpu", exchanges=False)
 
 
 @pytest.fixture

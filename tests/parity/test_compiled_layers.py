@@ -31,7 +31,8 @@ CASES = [((9, 8), torch.float64, 1e-13), ((5, 6), torch.float64, 1e-13), ((5, 6)
 
 
 @pytest.fixture(autouse=True)
-def programs_of_its_own() -> Iterator[None]:
+def programs_of_its_own(compiler: None) -> Iterator[None]:
+    del compiler
     yield
     torch.compiler.reset()  # programs count against the limit of recompilations
 

@@ -95,8 +95,9 @@ def store() -> HashStore:
 
 
 @pytest.fixture
-def empty_cache() -> Iterator[None]:
+def empty_cache(compiler: None) -> Iterator[None]:
     """Start without compiled programs, in the cache and in this process."""
+    del compiler
     torch.compiler.reset()
     counters.clear()
     with fresh_inductor_cache():
