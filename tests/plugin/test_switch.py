@@ -10,9 +10,8 @@ pytest_plugins = ["pytester"]
 
 # Beside pytest-benchmark, with it blocked, with every other plugin absent, and under pytest-xdist.
 BESIDE: list[list[str]] = [[], ["-p", "no:benchmark"], ["--disable-plugin-autoload", "-p", "samestep"]]
-PARALLEL: list[Any] = [
-    pytest.param(["-n", "2"], marks=pytest.mark.slow),
-    pytest.param(["-n", "2", "-p", "no:benchmark"], marks=pytest.mark.thorough),
+PARALLEL: list[Any] = [  # a run under pytest-xdist in test_runs.py shows most of it
+    pytest.param(words, marks=pytest.mark.thorough) for words in (["-n", "2"], ["-n", "2", "-p", "no:benchmark"])
 ]
 
 
