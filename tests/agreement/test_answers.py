@@ -23,6 +23,7 @@ from jaxbackend import layers
 from jaxbackend.only import folded_arrays
 from tests.parity import twins
 from tests.planted.probes import Side
+from tests.unoptimised import unoptimised as unoptimised
 from torchbackend.only import folded_modules
 
 PROBE, SIZES = "cifar-cnn", (1, 3)
