@@ -183,6 +183,11 @@ def _explain_momentum(torch: Layer, jax: Layer) -> str:
     )
 
 
+def list_shared_functions(torch: Layer, jax: Layer) -> list[str]:
+    """Return the activations and pools that stand before both layers."""
+    return [word for word in torch.between if word in jax.between and (_FUNCTION.fullmatch(word) or parse_pool(word))]
+
+
 def _functions_row(torch: Sequence[str], jax: Sequence[str]) -> Row:
     cells = [", ".join(functions) or "-" for functions in (torch, jax)]
     return Row(BETWEEN, cells[0], cells[1], any(_compare_functions(torch, jax)))

@@ -74,6 +74,7 @@ class Pairing:
         cause = here[0].advice[0].cause if here else certificate.cause
         repairs = list[str]()
         notes = [line for difference in here or before[-1:] for line in _write_settings(difference)]
+        notes += [] if here else self._name_functions(certificate.tensor or "")
         for advice, line in self._group_differences():
             if advice.setting == "fast_variance" and advice.cause != cause:
                 notes.append(f"harmless, {line}")
@@ -144,6 +145,16 @@ class Pairing:
         ]
         before = [differences[path] for number, path in ordered if number < failed]
         return here, [difference for difference in before if not difference.is_harmless]
+
+    def _name_functions(self, tensor: str) -> list[str]:
+        """Name the functions before the first layer whose input differs, if both sides have them."""
+        layers = self.matching.layers
+        number = _layer_number(tensor, {layer.path: number for number, (layer, _) in enumerate(layers)})
+        if not tensor.endswith(".input") or number == len(layers):
+            return []
+        shared = diagnosis.list_shared_functions(*layers[number])
+        words = f"both sides have {', '.join(shared)} before {layers[number][0].path}: compare the arguments"
+        return [words] if shared else []
 
     def _explanatory_advice(self, difference: Difference, certificate: Certificate) -> tuple[Advice, ...]:
         """Return the advice that may explain the failure: a setting explains only the tensors that it changes."""

@@ -50,7 +50,7 @@ STYLES = (
     Style("gelu"),
     Style("gelu", "--model-args jax.approximate=true", 1, "approximate=False"),
     Style("pyramid"),
-    Style("pyramid", "--model-args jax.rates=[1,2,4]", 1, "dilation is 3x3 in torch and 4x4 in flax"),
+    Style("pyramid", "--model-args jax.rates=[1,2,4]", 1, "dilation is (3, 3) in torch and (4, 4) in flax"),
     Style("shuffle"),
     Style("shuffle", "--model-args jax.wrong=true", 1, "same channels on both sides in another order"),
     Style("enlarge", "--loss l1", classes=None),
