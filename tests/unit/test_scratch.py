@@ -1,13 +1,14 @@
 """The disk that a certificate takes: which contenders' records are there at any time."""
 
+from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compare.agreement import certificate
-from compare.agreement.certificate import Certificate
-from tests.unit.certified import CASES, FAKE, FIRST, OTHER, SECOND, THIRD, Certified, Look
+from compare.execution import record_certificates
+from tests.unit.certified import CASES, FAKE, FIRST, OTHER, SECOND, THIRD, AtOnce, Certified, Look
 from tests.unit.certified import certified as certified
 from tests.unit.certified import memory as memory
 
@@ -67,23 +68,26 @@ def test_of_what_is_recorded_twice_the_timed_precision_alone_stays(
     certified.run(script)
 
 
-def test_space_is_freed_while_something_is_judged(
-    tmp_path: Path, certified: Certified, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[bool] = []
+def test_space_is_freed_while_something_is_judged(certified: Certified, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Callable[[], None]] = []
 
-    def judged(*_: Any, **__: Any) -> Certificate:
-        found.append(certified.frees())
-        return Certificate((), None)
+    class Later(AtOnce):
+        """Does its work when the test says so."""
 
-    monkeypatch.setattr(certificate, "judge", judged)
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = Future[Any]()
+            begun.append(lambda: future.set_result(fn(*args, **kwargs)))
+            return future
+
+    monkeypatch.setattr(record_certificates, "ThreadPoolExecutor", Later)
 
     def script(look: Look) -> None:
         certified.record(FAKE, FIRST)
+        assert not certified.frees()
         certified.record(OTHER, FIRST)
-        found.append(certified.frees())
-        look()
-        found.append(certified.frees())
+        assert certified.frees()
+        (judge,) = begun
+        judge()
+        assert not certified.frees()
 
     certified.run(script)
-    assert found == [False, True, False]
