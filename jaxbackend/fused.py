@@ -54,7 +54,7 @@ def run_bottlenecks(blocks: Iterable[Any], x: jax.Array) -> jax.Array:
         else:
             x, first = _enter(block.first, waiting)
         middle = _normalise(block.middle.norm, block.middle.conv(_activate_pending(*first)))
-        last = _multiply(block.last, middle)
+        last = _multiply(block.last, middle, gated=False)
         waiting = PendingSum(last, x if block.shortcut is None else _project(block.shortcut, x))
     return x if waiting is None else _finish_sum(waiting)
 
@@ -70,10 +70,10 @@ def _finish_sum(x: PendingSum) -> jax.Array:
 
 def _project(layer: Any, x: jax.Array) -> jax.Array:
     """Return a block's projected input. The library projects where pixels are left out."""
-    return _apply(*_multiply(layer, x)) if layer.conv.stride == 1 else layer(x)
+    return _apply(*_multiply(layer, x, gated=False)) if layer.conv.stride == 1 else layer(x)
 
 
-def _multiply(layer: Any, x: jax.Array | Pending, *, gated: bool = False) -> Pending:
+def _multiply(layer: Any, x: jax.Array | Pending, *, gated: bool) -> Pending:
     """Return a 1x1 convolution with its batch norm, of x [N, H, W, C] or of max(x, 0) if x is pending.
 
     `gated` promises that `_activate_pending` reads the result.
@@ -180,7 +180,7 @@ def _moments_backward(epsilon: float, saved: Any, gradients: Any) -> tuple[jax.A
     y, mean, inverse, scale, offset = saved
     g, products, sums, *_ = gradients
     factors = _gradient_factors(mean, inverse, scale, products, sums, offset, y.size // y.shape[-1])
-    return _gradient_of_y(g, y, factors), products * inverse, sums, jnp.zeros_like(mean)
+    return _gradient_of_y(g, y, factors, gated=False), products * inverse, sums, jnp.zeros_like(mean)
 
 
 _moments.defvjp(_moments_forward, _moments_backward)
@@ -284,7 +284,7 @@ def _gradient_factors(
     return jnp.stack([scale, b, c, scale, bias])
 
 
-def _gradient_of_y(g: jax.Array, y: jax.Array, factors: jax.Array, *, gated: bool = False) -> jax.Array:
+def _gradient_of_y(g: jax.Array, y: jax.Array, factors: jax.Array, *, gated: bool) -> jax.Array:
     """Return a g + b y + c. If `gated`, g is still to be masked by the ReLU of scale y + bias."""
     wide, masked = y.astype(factors.dtype), g.astype(factors.dtype)
     if gated:

@@ -130,7 +130,7 @@ class Pairing:
 
     def _find_differences(self, certificate: Certificate) -> tuple[list[Difference], list[Difference]]:
         """Return the differences in the first failed layer that may explain it, and those in the layers before it."""
-        numbers = {layer.path: number for number, (layer, _) in enumerate(self.matching.layers)}
+        numbers = self._number_layers()
         failed = _layer_number(certificate.tensor or "", numbers)
         differences: dict[str, Difference] = {}
         for matching in (self.matching, *self.resized):  # flax's SAME pads differently at another image size
@@ -146,10 +146,13 @@ class Pairing:
         before = [differences[path] for number, path in ordered if number < failed]
         return here, [difference for difference in before if not difference.is_harmless]
 
+    def _number_layers(self) -> dict[str, int]:
+        """Return the number of every matched layer by torch's path."""
+        return {layer.path: number for number, (layer, _) in enumerate(self.matching.layers)}
+
     def _name_functions(self, tensor: str) -> list[str]:
-        """Name the functions before the first layer whose input differs, if both sides have them."""
-        layers = self.matching.layers
-        number = _layer_number(tensor, {layer.path: number for number, (layer, _) in enumerate(layers)})
+        """Name the functions that both sides have before a layer, if `tensor` is its input."""
+        layers, number = self.matching.layers, _layer_number(tensor, self._number_layers())
         if not tensor.endswith(".input") or number == len(layers):
             return []
         shared = diagnosis.list_shared_functions(*layers[number])
