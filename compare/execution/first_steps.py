@@ -22,8 +22,12 @@ PURPOSE = "training"
 
 def start_ahead(launcher: Launcher, state: RunState) -> None:
     """Start the children of `make_queues`, so that they import while the parent still prepares the run."""
-    both = launcher.plan.task != INFER and ready_children.have_cores(2 * len(state.alive))
+    both = _measures_memory(launcher) and ready_children.have_cores(2 * len(state.alive))
     launcher.start_ahead([(run, PURPOSE, 0) for run in state.alive for _ in range(2 if both else 1)])
+
+
+def _measures_memory(launcher: Launcher) -> bool:
+    return launcher.plan.measures_memory and launcher.plan.task != INFER  # requests measure it in their rounds
 
 
 def make_queues(
@@ -44,14 +48,17 @@ def make_queues(
             job.memory = run.held_bytes
 
     first = Job("training", make_calls(launcher, run, keep), alone=searches)
-    memory = _make_memory_jobs(launcher, run)
+    memory = _make_memory_jobs(launcher, run) if _measures_memory(launcher) else []
     calls = [Call(Open(launcher.timed_spec(run))), *make_training_calls(launcher, state, run, steps)]
     # On a CPU, threads that wait for each other would lose their cores to other work.
     training = Job("training", calls, alone=not BESIDE_OTHERS[launcher.plan.device])
     if launcher.plan.task == INFER:
         return [_make_queue(run, [first])]
-    memory[0].may_begin = lambda: run.warm_up is not None or run.program_kept is not None
-    return [_make_queue(run, [first, training]), _make_queue(run, memory)]
+    queues = [_make_queue(run, [first, training])]
+    if memory:
+        memory[0].may_begin = lambda: run.warm_up is not None or run.program_kept is not None
+        queues.append(_make_queue(run, memory))
+    return queues
 
 
 def _make_memory_jobs(launcher: Launcher, run: ContenderRun) -> list[Job]:

@@ -366,6 +366,7 @@ class RunSettings:
         turns_off=True,
         spec_key="energy_requested",
     )
+    measures_memory: bool = _option(True, Switch(), "Measure memory. A search leaves it out.")
     cold_compile: bool = _option(
         False,
         Switch(),

@@ -144,6 +144,7 @@ def _list_facts(checked: Plan) -> dict[str, Any]:
         "packages": {name: environment.find_version(name) for name in environment.DISTRIBUTIONS if name not in _TOOLS},
         "variables": _hash_variables(),
         "spec": spec,
+        "measures_memory": checked.measures_memory,
         "contenders": [[contender.name, contender.commit] for contender in checked.contenders],
         "looks": {str(look): error for look, error in early_stopping.LOOKS.items()} if checked.stops_early else None,
         "workload": descriptions.to_json(checked.workload),

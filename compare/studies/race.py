@@ -56,9 +56,15 @@ class Track:
         """Return the tunings that begin the race: stock and compiled, each alone and with every other knob."""
         starts: list[str] = list(_BASES)
         for base in _BASES:
-            more = [name for name in self.list_neighbours(base) if "=off" not in name and "compile" not in name]
+            more = [name for name in self.list_neighbours(base) if self._adds_knobs(base, name)]
             starts.append(self.merge(base, more))
         return self.drop_equal(starts)
+
+    def _adds_knobs(self, base: str, other: str) -> bool:
+        """Return whether a tuning switches knobs on, and differs from the base neither in its compiler nor its flags."""
+        own, others = self.resolve(base) or {}, self.resolve(other) or {}
+        changed = {name: value for name, value in others.items() if value != own.get(name)}
+        return False not in changed.values() and not changed.keys() & {"compile", _FLAGS}
 
     def list_neighbours(self, leader: str) -> list[str]:
         """Return the tunings that differ from the leader in one knob. Where a knob needs captured steps, in two."""
@@ -173,8 +179,8 @@ class Race:
         else:
             self.ended = "nothing left wins by 1 %"
 
-    def list_runners_up(self) -> list[str]:
-        """Return the tunings that were tried, the fastest in its heat first."""
+    def list_fastest(self) -> list[str]:
+        """Return the tunings that trained, the fastest first."""
         return sorted(self.times, key=lambda name: self.times[name])
 
 

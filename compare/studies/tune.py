@@ -158,15 +158,16 @@ class Search:
         )
 
     def _race(self, track: Track, end: float) -> Race:
-        race, last = Race(track), 0.0
+        race, durations = Race(track), [0.0]
         while heat := race.plan_heat():
             begin = monotonic()
-            if race.leader is not None and begin + last > end:
+            # The certificate of the winner takes about as long as a heat.
+            if race.leader is not None and begin + 2 * max(durations) > end:
                 race.ended = f"the budget of {self.limits.seconds:g} s was spent"
                 break
             self.on_heat(f"{track.backend}: {len(heat)} tunings, the leader is {race.leader or 'not known yet'}")
             race.note(heat, self._time(track.backend, heat))
-            last = monotonic() - begin
+            durations.append(monotonic() - begin)
             if self.limits.is_screen and len(self._trials) > len(heat):
                 race.ended = "all candidates were timed once"
         return race
@@ -204,11 +205,10 @@ class Search:
 
     def _certify(self, race: Race) -> tuple[str, float] | None:
         """Return the fastest candidate that agrees, and its gain over the default tuning. None if none agrees."""
-        track, leader = race.track, race.leader or ""
+        track = race.track
         default = contenders.make_default_tuning(track.backend)
-        candidates = [leader, *(name for name in race.list_runners_up() if name != leader)][:_CANDIDATES]
         baseline = f"{track.backend}:{default}"
-        for name in candidates:
+        for name in race.list_fastest()[:_CANDIDATES]:
             self.on_heat(f"{track.backend}: certify {name}")
             if track.resolve(name) == track.resolve(default):  # it is certified too, against the tutorial's form
                 pair = [f"{track.backend}:{tunings.STOCK}", baseline]
@@ -236,6 +236,7 @@ class Search:
             rounds=rounds,
             agreement=agreement,
             energy=self.limits.objective == ENERGY,
+            measures_memory=agreement or self.limits.memory_bytes is not None,
             cold_compile=False,
             epochs=None if self.settings.task == INFER else 1,
             out=self.folder / f"heat-{self._count}",

@@ -58,6 +58,16 @@ def test_it_finds_every_knob_that_helps_and_no_other():
     assert race.ended == "nothing left wins by 1 %"
 
 
+@pytest.mark.parametrize("base", ["stock", "compiled"])
+def test_it_begins_with_all_knobs_together(base: str):
+    together = [TORCH.resolve(name) or {} for name in TORCH.list_starts() if name.startswith(f"{base}+")]
+    assert len(together) == 1
+    assert together[0]["compile"] == (base == "compiled")
+    assert together[0]["channels-last"]
+    assert together[0]["graph-capture"]
+    assert together[0]["compiler-flags"] == "none"
+
+
 def test_it_leaves_the_compiler_out_where_eager_is_faster():
     track = Track("torch", "cpu", "cifar-cnn", "float32")
     race = run(track, weigh(compile=1.5, channels_last=0.7))

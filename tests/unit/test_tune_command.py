@@ -71,6 +71,10 @@ def test_it_finds_certifies_and_keeps_the_fastest_knobs(program: Program, monkey
     by_name = {trial["contender"]: trial for trial in found["trials"]}
     assert by_name[winner]["agreement"] is True
     drawn = (program.folder / "out" / "tune.svg").read_text()
+    heats = [json.loads(path.read_text()) for path in (program.folder / "out").glob("heat-*/result.json")]
+    measured = {all(contender["memory"] for contender in heat["contenders"]): heat["agreement"] for heat in heats}
+    assert measured[True]["status"] == "pass"
+    assert measured[False]["status"] == "skipped"
     assert "winner, certified" in drawn
     assert "milliseconds a step, left is faster" in drawn
     assert (program.folder / "out" / "tune.png").read_bytes().startswith(b"\x89PNG")
@@ -123,6 +127,22 @@ def test_the_default_is_certified_before_it_is_named(
 
     monkeypatch.setattr(Search, "_compare", compare)
     search = Search(Settings(), Limits(), CellStore(tmp_path / "store"), [], tmp_path)
-    race = Race(Track("torch", "cpu", "digits-cnn", "float32"), leader="compiled")
+    race = Race(Track("torch", "cpu", "digits-cnn", "float32"), leader="compiled", times={"compiled": 1.0})
     assert search._certify(race) == winner  # pyright: ignore[reportPrivateUsage]
     assert asked == [["torch:stock", "torch:compiled"]]
+
+
+def test_the_fastest_tuning_is_certified_even_if_the_time_was_over_before_it_led(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = list[list[str]]()
+
+    def compare(self: Search, names: list[str], *, rounds: int | None, agreement: bool) -> Any:
+        asked.append(names)
+
+    monkeypatch.setattr(Search, "_compare", compare)
+    race = Race(Track("torch", "cpu", "digits-cnn", "float32"))
+    race.note(["stock", "compiled"], {"stock": 1.0, "compiled": 0.9})
+    race.note(["compiled", "compiled+channels-last"], {"compiled": 1.0, "compiled+channels-last": 0.5})
+    Search(Settings(), Limits(), CellStore(tmp_path / "store"), [], tmp_path)._certify(race)  # pyright: ignore[reportPrivateUsage]
+    assert asked[0] == ["torch:compiled", "torch:compiled+channels-last"]
