@@ -530,7 +530,7 @@ class IdleMemory(Command[int | None], name="idle_memory", reply=int | None, dead
 
 @dataclass(frozen=True)
 class HeldMemory(Command[int], name="held", reply=int, deadline=_SHORT):
-    """Return the bytes that the worker holds on a GPU, or 0."""
+    """Return the bytes that the worker holds on its device, or 0 if they are unknown."""
 
 
 @dataclass(frozen=True)

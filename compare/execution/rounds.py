@@ -140,7 +140,7 @@ def _open_ahead(launcher: Launcher, state: RunState) -> None:
     All of them together take three quarters of the memory at most. The first round loads its programs alone, because
     that time is reported, and so does a contender that searches for kernels when it loads.
     """
-    sizes = [run.memory and run.memory.process_bytes for run in state.alive]
+    sizes = [run.process_bytes for run in state.alive]
     plan = launcher.plan
     total = memory.read_device_bytes(plan.device) if plan.device == "cuda" else psutil.virtual_memory().available
     if state.design != "alternating" or total is None or not sizes or None in sizes:
@@ -247,7 +247,7 @@ def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round,
 def _describe_excess(state: RunState) -> str | None:
     """Say by how much the contenders' memory exceeds the device's. Return None if it does not, or is unknown."""
     total = memory.read_device_bytes(state.plan.device)
-    sizes = [None if run.memory is None else run.memory.process_bytes for run in state.alive]
+    sizes = [run.process_bytes for run in state.alive]
     known = [size for size in sizes if size is not None]
     if total is None or len(known) < len(sizes) or sum(known) <= total:
         return None

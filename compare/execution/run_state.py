@@ -92,6 +92,11 @@ class ContenderRun:
         """The number of the model's parameters, or 0 while it is unknown."""
         return 0 if self.model is None else self.model.parameter_count
 
+    @property
+    def process_bytes(self) -> int | None:
+        """The memory of its process: that of a measured step, or that after warm-up. None if it is unknown."""
+        return (self.held_bytes or None) if self.memory is None else self.memory.process_bytes
+
     def fail(self, failure: ContenderFailed, purpose: str) -> None:
         """Mark the contender as failed. The reason starts with `purpose`."""
         self.status, self.reason = failure.status, f"{purpose}: {failure.reason}"

@@ -38,7 +38,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
     for run in state.alive:
         run.energy = explain_no_energy(launcher, run)
         run.communication = _explain_no_communication(launcher, run)
-        if run.memory is None or _is_communication_due(launcher, run):
+        if (launcher.plan.measures_memory and run.memory is None) or _is_communication_due(launcher, run):
             due.append(run)
     with launcher.children(due, purpose="usage") as children:
         for index, (run, context) in enumerate(zip(due, children, strict=True)):

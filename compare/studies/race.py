@@ -61,7 +61,7 @@ class Track:
         return self.drop_equal(starts)
 
     def _adds_knobs(self, base: str, other: str) -> bool:
-        """Return whether a tuning switches knobs on, and differs from the base neither in its compiler nor its flags."""
+        """Return whether a tuning switches knobs on, and leaves the compiler and its flags alone."""
         own, others = self.resolve(base) or {}, self.resolve(other) or {}
         changed = {name: value for name, value in others.items() if value != own.get(name)}
         return False not in changed.values() and not changed.keys() & {"compile", _FLAGS}

@@ -385,8 +385,8 @@ class Worker:
         return size
 
     def held(self) -> int:
-        """Return the bytes that this process holds on a GPU, or 0 on a CPU or without NVML."""
-        return (memory.read_process_bytes("cuda") or 0) if self._spec.device == "cuda" else 0
+        """Return the bytes that this process holds on its device, or 0 if they are unknown."""
+        return memory.read_process_bytes(self._spec.device) or 0
 
     def settings(self) -> dict[str, Any]:
         """Return the effective settings, as the framework and the system report them."""
