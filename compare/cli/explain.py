@@ -98,11 +98,11 @@ def _try_all(result: Result, path: Path, settings: Settings, chosen: Plan) -> Re
     return result
 
 
-def _change(own: Contender, knob: str) -> str:
-    """Return the contender with one knob changed, in the form that a command takes."""
-    name = knob.partition("=")[0]
-    kept = [part for part in own.tuning.split("+") if part.partition("=")[0] != name]
-    return f"{own.backend}:{'+'.join((*kept, knob))}"
+def _change(own: Contender, knobs: str) -> str:
+    """Return the contender with some knobs changed, in the form that a command takes."""
+    changed = {knob.partition("=")[0] for knob in knobs.split("+")}
+    kept = [part for part in own.tuning.split("+") if part.partition("=")[0] not in changed]
+    return f"{own.backend}:{'+'.join((*kept, knobs))}"
 
 
 def _plan(contenders: Sequence[str], settings: Settings, chosen: Plan) -> Plan:

@@ -7,7 +7,7 @@ of the step that noise does not reach.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from compare.base.interface import KnobValues
 from compare.base.knobs import KNOBS
@@ -34,6 +34,8 @@ _LARGE_SHARE, _FACTOR = 0.1, 2.0
 _IDLE_SHARE = 0.1
 _LEAST_LAG = 0.05
 """The part of its step by which a contender must be slower than the fastest one to be asked for a slow layer."""
+_TOGETHER = ("compile", "channels-last")
+"""Knobs that are suggested together."""
 
 
 @dataclass(frozen=True)
@@ -68,39 +70,50 @@ class Side:
         return fits and definition.is_switch(self.backend) and self.knobs.get(knob) is False
 
 
-Rule = Callable[[Side, Sequence[Side]], Iterator[Finding]]
+class Cause(NamedTuple):
+    """What takes time, the knob that helps, and the seconds per step that it should gain."""
+
+    text: str
+    knob: str | None
+    gain: float | None
+
+
+Rule = Callable[[Side, Sequence[Side]], Iterator[Cause]]
 
 
 def find(sides: Sequence[Side]) -> list[Finding]:
     """Return the findings of all contenders, the largest forecast first."""
-    findings = [
-        finding for side in sides for finding in _findings_of(side, [other for other in sides if other is not side])
-    ]
+    findings = list[Finding]()
+    for side in sides:
+        causes = _find_causes(side, [other for other in sides if other is not side])
+        findings += [_write(side, cause) for cause in _join_cures(causes)]
     return sorted(findings, key=lambda finding: finding.predicted_milliseconds or 0.0)
 
 
-def _findings_of(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
-    found = [finding for rule in RULES for finding in rule(side, others)]
-    yield from found
+def _find_causes(side: Side, others: Sequence[Side]) -> list[Cause]:
+    causes = [cause for rule in RULES for cause in rule(side, others)]
     lag = side.table.step_seconds - min((other.table.step_seconds for other in others), default=0.0)
     if not others or lag < _LEAST_LAG * side.table.step_seconds:
-        return
-    explained = -1e-3 * sum(finding.predicted_milliseconds or 0.0 for finding in found)
-    if explained < 0.5 * lag:  # else a layer would tell the same again
+        return causes
+    if sum(cause.gain or 0.0 for cause in causes) < 0.5 * lag:  # else a layer would tell the same again
         layers = list(_slow_layers(side, others))
-        yield from layers or ([] if found else _slow_classes(side, others))
+        causes += layers or ([] if causes else _slow_classes(side, others))
+    return causes
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
+def _join_cures(causes: Sequence[Cause]) -> list[Cause]:
+    """Join the causes whose knobs help together: compiled kernels keep the memory order that convolutions need."""
+    joined = [cause for cause in causes if cause.knob in _TOGETHER]
+    if len(joined) < 2:
+        return list(causes)
+    knobs = "+".join(knob for knob in _TOGETHER if any(cause.knob == knob for cause in joined))
+    both = Cause(", and ".join(cause.text for cause in joined), knobs, sum(cause.gain or 0.0 for cause in joined))
+    return [both, *(cause for cause in causes if cause not in joined)]
 
 
-def _of_step(side: Side, seconds: float) -> str:
-    return f"{_milliseconds(seconds)} of {_milliseconds(side.table.step_seconds)}"
-
-
-def _finding(side: Side, text: str, knob: str | None, gain: float | None) -> Finding:
+def _write(side: Side, cause: Cause) -> Finding:
     """Return a finding. Its text ends with the knob and the forecast."""
+    text, knob, gain = cause
     if gain is not None:
         text = f"{text}: {f'{knob}, about' if knob else 'about'} -{_milliseconds(gain)}"
     return Finding(
@@ -109,6 +122,14 @@ def _finding(side: Side, text: str, knob: str | None, gain: float | None) -> Fin
         knob=knob,
         predicted_milliseconds=None if gain is None else -1e3 * gain,
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"
+
+
+def _of_step(side: Side, seconds: float) -> str:
+    return f"{_milliseconds(seconds)} of {_milliseconds(side.table.step_seconds)}"
 
 
 def _matters(side: Side, seconds: float, share: float = _LEAST_SHARE) -> bool:
@@ -120,30 +141,30 @@ def _least(others: Sequence[Side], *names: str) -> float:
     return min((other.table.seconds(*names) for other in others), default=0.0)
 
 
-def _layout(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _layout(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     seconds = side.table.classes[LAYOUT].seconds - side.table.casts
     gain = seconds - max(0.0, min((o.table.classes[LAYOUT].seconds - o.table.casts for o in others), default=0.0))
     if not _matters(side, gain):
         return
     knob = "channels-last" if side.can_switch("channels-last") and side.device == "cuda" else None
     if knob or _matters(side, gain, _LARGE_SHARE):
-        yield _finding(side, f"copies and changes of memory order take {_of_step(side, seconds)}", knob, gain)
+        yield Cause(f"copies and changes of memory order take {_of_step(side, seconds)}", knob, gain)
 
 
-def _casts(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _casts(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     gain = side.table.casts - min((other.table.casts for other in others), default=0.0)
     if _matters(side, gain):
         knob = "compile" if side.can_switch("compile") else None
-        yield _finding(side, f"changes of dtype take {_of_step(side, side.table.casts)}", knob, gain)
+        yield Cause(f"changes of dtype take {_of_step(side, side.table.casts)}", knob, gain)
 
 
-def _unfused(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _unfused(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     names = (NORMALISATION, POOL, POINTWISE, REDUCTION)
     gain = side.table.seconds(*names) - _least(others, *names)
     if others and side.device == "cuda" and side.can_switch("compile") and _matters(side, gain, _LARGE_SHARE):
         count = sum(side.table.classes[name].kernels for name in names)
         text = f"work between the products takes {_of_step(side, side.table.seconds(*names))} in {count:.0f} kernels"
-        yield _finding(side, f"{text} that a compiler would fuse{_name_layer(side, others, gain)}", "compile", gain)
+        yield Cause(f"{text} that a compiler would fuse{_name_layer(side, others, gain)}", "compile", gain)
 
 
 def _name_layer(side: Side, others: Sequence[Side], gain: float) -> str:
@@ -153,7 +174,7 @@ def _name_layer(side: Side, others: Sequence[Side], gain: float) -> str:
     return f", mostly in layer {largest}" if largest and excess[largest] >= 0.5 * gain else ""
 
 
-def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     faster = [other for other in others if other.settings.get("tf32") and side.settings.get("tf32") is False]
     if not faster:
         return
@@ -164,42 +185,42 @@ def _tf32(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
             f"products compute in full float32, and in {faster[0].name} in TF32. They take "
             f"{_of_step(side, side.table.seconds(*names))}. --precision tf32 helps"
         )
-        yield _finding(side, text, None, gain)
+        yield Cause(text, None, gain)
 
 
-def _kernel_search(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _kernel_search(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     if not side.can_switch("kernel-search"):
         return
     names = tuple(CONVOLUTIONS.values())
     gain = side.table.seconds(*names) - _least(others, *names)
     if others and _matters(side, gain, 0.05):
         text = f"convolutions take {_of_step(side, side.table.seconds(*names))}, with kernels that no search has chosen"
-        yield _finding(side, text, "kernel-search", gain)
+        yield Cause(text, "kernel-search", gain)
 
 
-def _optimizer(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _optimizer(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     work = side.table.classes[OPTIMIZER]
     gain = work.seconds - _least(others, OPTIMIZER)
     if side.can_switch("fused-optimizer") and work.kernels > 4 and _matters(side, gain):
         text = f"the update runs {work.kernels:.0f} kernels and takes {_of_step(side, work.seconds)}"
-        yield _finding(side, text, "fused-optimizer", gain)
+        yield Cause(text, "fused-optimizer", gain)
 
 
-def _synchronisation(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _synchronisation(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     del others
     if side.host.waits and _matters(side, side.table.classes[IDLE].seconds):
         names = ", ".join(f"{name} {count:.0f} times" for name, count in side.host.waits.items())
         idle = side.table.classes[IDLE].seconds
         text = f"Python waits for the device within each step ({names}); the device is idle for {_of_step(side, idle)}"
-        yield _finding(side, text, None, idle)
+        yield Cause(text, None, idle)
 
 
-def _host(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _host(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     table, idle = side.table, side.table.classes[IDLE].seconds
     if side.host.gap_seconds >= max(_IDLE_SHARE * table.step_seconds, 5e-4) and idle >= 0.5 * side.host.gap_seconds:
         gap = min(side.host.gap_seconds, idle)
         text = f"Python does nothing that the profiler sees, such as a sleep, for {_of_step(side, gap)}"
-        yield _finding(side, text, None, gap)
+        yield Cause(text, None, gap)
         return
     if not _matters(side, idle, _IDLE_SHARE):
         return
@@ -207,7 +228,7 @@ def _host(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
         gain = idle - _least(others, IDLE)
         if _matters(side, gain, _IDLE_SHARE):
             knob = "compile" if side.can_switch("compile") else None
-            yield _finding(side, f"Python and the framework's dispatch take {_of_step(side, idle)}", knob, gain)
+            yield Cause(f"Python and the framework's dispatch take {_of_step(side, idle)}", knob, gain)
         return
     if side.host_seconds >= 0.8 * table.step_seconds and not side.host.waits:
         knobs = [knob for knob in ("graph-capture", "compile") if side.can_switch(knob)]
@@ -215,10 +236,10 @@ def _host(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
             f"Python limits the step: it starts the work in {_milliseconds(side.host_seconds)}, and the device is idle "
             f"for {_of_step(side, idle)}"
         )
-        yield _finding(side, text, knobs[0] if knobs else None, idle)
+        yield Cause(text, knobs[0] if knobs else None, idle)
 
 
-def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     if not others:
         return
     for layer, (seconds, least) in sorted(_compare_layers(side, others).items(), key=lambda item: -item[1][0]):
@@ -237,7 +258,7 @@ def _slow_layers(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
             f"layer {layer} takes {_of_step(side, seconds)}, elsewhere {_milliseconds(least)}, mostly in the kernel "
             f"{longest[:60]}"
         )
-        yield _finding(side, text, None, gain)
+        yield Cause(text, None, gain)
 
 
 def _compare_layers(side: Side, others: Sequence[Side]) -> dict[str, tuple[float, float]]:
@@ -255,7 +276,7 @@ def _by_layer(side: Side) -> dict[str, float]:
     return dict(seconds)
 
 
-def _slow_classes(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
+def _slow_classes(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     """Yield the class with the largest excess, where no rule knows more."""
     if not others:
         return
@@ -271,7 +292,7 @@ def _slow_classes(side: Side, others: Sequence[Side]) -> Iterator[Finding]:
         knob = "compile" if name in (POINTWISE, POOL) and side.can_switch("compile") else None
         meaning = work_classes.MEANINGS[name]
         text = f"{name} ({meaning}) takes {_of_step(side, own)}, in {best.name} {_milliseconds(theirs)}"
-        yield _finding(side, text, knob, gains[name])
+        yield Cause(text, knob, gains[name])
 
 
 RULES: tuple[Rule, ...] = (

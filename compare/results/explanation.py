@@ -62,7 +62,7 @@ class Finding(JsonObject):
     Attributes:
         contender: whose step it is.
         text: the finding in words.
-        knob: the knob that helps, as a tuning takes it; None if there is none.
+        knob: the knob that helps, or several joined by `+`, as a tuning takes it; None if there is none.
         predicted_milliseconds: the change of the step that is expected, below zero for a gain; None without a forecast.
         measured_milliseconds: the change that --try measured.
         measured_reason: why it measured none.

@@ -332,3 +332,12 @@ def test_findings_are_sorted_by_their_forecast() -> None:
     }
     found: list[Finding] = findings.find([side(**both), side("jax:y")])
     assert [finding.knob for finding in found] == ["fused-optimizer", "channels-last"]
+
+
+def test_knobs_that_help_together_are_one_suggestion() -> None:
+    slow = {"seconds": {LAYOUT: 3e-4, "pointwise": 6e-4}, "knobs": {"channels-last": False, "compile": False}}
+    (finding,) = findings.find([side(**slow), side("jax:y")])
+    assert finding.knob == "compile+channels-last"
+    assert finding.predicted_milliseconds == pytest.approx(-0.79, abs=0.02)
+    assert "memory order" in finding.text
+    assert "compiler would fuse" in finding.text

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from compare.explain import findings
 from compare.report import explanation_text
 from compare.results import result_file
+from compare.results.explanation import Finding
 from compare.results.model import Voided
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -62,6 +64,22 @@ def test_it_prints_where_the_step_goes_and_writes_a_time_line(program: Program) 
     text = (program.folder / "page.md").read_text()
     assert "Where a step goes" in text
     assert "Layers by difference" in text
+
+
+def test_a_tried_suggestion_has_its_predicted_and_its_measured_gain(
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plans.register(monkeypatch, tmp_path / "logs", {"fake": {"knob_factors": {"channels-last": 0.5}}})
+    suggestion = Finding(contender="fake", text="slow", knob="compile+channels-last", predicted_milliseconds=-3.0)
+    monkeypatch.setattr(findings, "find", lambda sides: [suggestion])
+    code, out, _ = program.run(*EXPLAIN, "--try")
+    assert code == 0
+    result = result_file.read(program.folder / "out" / "result.json")
+    assert result.explanation is not None
+    (finding,) = result.explanation.findings
+    assert finding.predicted_milliseconds == -3.0
+    assert finding.measured_milliseconds == pytest.approx(-0.5 * result.explanation.step_milliseconds["fake"], rel=0.1)
+    assert "measured -" in out
 
 
 def test_a_comparison_explains_if_it_is_asked_to(program: Program) -> None:
