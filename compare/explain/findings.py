@@ -36,6 +36,7 @@ _LEAST_LAG = 0.05
 """The part of its step by which a contender must be slower than the fastest one to be asked for a slow layer."""
 _TOGETHER = ("compile", "channels-last")
 """Knobs that are suggested together."""
+_CAPTURE = "graph-capture"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def find(sides: Sequence[Side]) -> list[Finding]:
     findings = list[Finding]()
     for side in sides:
         causes = _find_causes(side, [other for other in sides if other is not side])
-        findings += [_write(side, cause) for cause in _join_cures(causes)]
+        findings += [_write(side, _lift_host_limit(side, cause)) for cause in _join_cures(causes)]
     return sorted(findings, key=lambda finding: finding.predicted_milliseconds or 0.0)
 
 
@@ -109,6 +110,17 @@ def _join_cures(causes: Sequence[Cause]) -> list[Cause]:
     knobs = "+".join(knob for knob in _TOGETHER if any(cause.knob == knob for cause in joined))
     both = Cause(", and ".join(cause.text for cause in joined), knobs, sum(cause.gain or 0.0 for cause in joined))
     return [both, *(cause for cause in causes if cause not in joined)]
+
+
+def _lift_host_limit(side: Side, cause: Cause) -> Cause:
+    """Add graph capture to a knob whose gain Python would not let through, because it cannot start the work as fast."""
+    text, knob, gain = cause
+    if not knob or gain is None or _CAPTURE in knob or not side.can_switch(_CAPTURE):
+        return cause
+    if side.host_seconds <= side.table.step_seconds - gain:
+        return cause
+    host = _milliseconds(side.host_seconds)
+    return Cause(f"{text}; Python needs {host} to start a step, so it must be captured", f"{knob}+{_CAPTURE}", gain)
 
 
 def _write(side: Side, cause: Cause) -> Finding:
@@ -231,7 +243,7 @@ def _host(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
             yield Cause(f"Python and the framework's dispatch take {_of_step(side, idle)}", knob, gain)
         return
     if side.host_seconds >= 0.8 * table.step_seconds and not side.host.waits:
-        knobs = [knob for knob in ("graph-capture", "compile") if side.can_switch(knob)]
+        knobs = [knob for knob in (_CAPTURE, "compile") if side.can_switch(knob)]
         text = (
             f"Python limits the step: it starts the work in {_milliseconds(side.host_seconds)}, and the device is idle "
             f"for {_of_step(side, idle)}"

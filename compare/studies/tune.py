@@ -163,7 +163,7 @@ class Search:
             begin = monotonic()
             # The certificate of the winner takes about as long as a heat.
             if race.leader is not None and begin + 2 * max(durations) > end:
-                race.ended = f"the budget of {self.limits.seconds:g} s was spent"
+                race.ended = f"another heat would exceed the budget of {self.limits.seconds:g} s"
                 break
             self.on_heat(f"{track.backend}: {len(heat)} tunings, the leader is {race.leader or 'not known yet'}")
             race.note(heat, self._time(track.backend, heat))

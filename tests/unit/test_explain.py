@@ -341,3 +341,10 @@ def test_knobs_that_help_together_are_one_suggestion() -> None:
     assert finding.predicted_milliseconds == pytest.approx(-0.79, abs=0.02)
     assert "memory order" in finding.text
     assert "compiler would fuse" in finding.text
+
+
+@pytest.mark.parametrize(("host", "knob"), [(5e-4, "channels-last"), (1.2e-3, "channels-last+graph-capture")])
+def test_a_gain_that_python_would_hide_needs_captured_steps(host: float, knob: str) -> None:
+    knobs = {"channels-last": False, "graph-capture": False}
+    found = findings.find([side(seconds={LAYOUT: 6e-4}, knobs=knobs, host_seconds=host), side("jax:y")])
+    assert [finding.knob for finding in found] == [knob]
