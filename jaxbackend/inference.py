@@ -147,7 +147,6 @@ class InferenceSession:
     def settings(self) -> dict[str, Any]:
         """See `compare.base.interface.Session`."""
         policy, compiled = self._policy, bool(self._knobs["compile"]) and bool(self._programs)
-        mixed = policy.compute_dtype != policy.parameter_dtype
         with policy.scope():
             outputs = jax.eval_shape(self._answer_and_record, self._variables, self._pool[0])[1]
             uses_tf32 = precision.uses_tf32()
@@ -162,14 +161,8 @@ class InferenceSession:
             "compile": compiled,
             "exported": bool(self._was_there),
             "fold-batch-norm": bool(self._folded),
-            "inline-dispatch": flags.dispatches_inline(self._device),
-            "graph-capture": compiled and flags.captures_convolutions(self._device),
-            "concurrent-kernels": compiled and flags.runs_concurrently(self._device),
-            "kernel-search": flags.searches_kernels(self._device, wanted=bool(self._knobs["kernel-search"])),
             "input_dtype": str(self._pool[0].dtype),
-            "excess_precision": compiled and mixed and flags.excess_precision(),
-            "deterministic": self._spec.deterministic and flags.deterministic(self._device),
-            "debugging": [],
+            **tuning.read_settings(self._spec, policy, self._device, compiled=compiled),
         }
 
     def _make_model(self, spec: RunSpec) -> Functional:

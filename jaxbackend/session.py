@@ -52,8 +52,6 @@ from jaxbackend.only import flags, kernel_calls
 from jaxbackend.only.functional import Functional, Twin, shapes
 from jaxbackend.step import TrainingStep
 
-_DEBUGGING = ("jax_debug_nans", "jax_debug_infs", "jax_enable_checks", "jax_disable_most_optimizations")
-
 
 class JaxSession:
     """`compare.base.interface.Session` in JAX."""
@@ -236,7 +234,6 @@ class JaxSession:
     def settings(self) -> dict[str, Any]:
         """See `compare.base.interface.Session`."""
         knobs, policy = self._spec.knobs, self._policy
-        mixed = policy.compute_dtype != policy.parameter_dtype
         with policy.scope():
             copied = jax.tree.map(jnp.copy, self._state)
             images, labels = self._input.first()
@@ -266,18 +263,13 @@ class JaxSession:
             "overlap-exchanges": self._step.overlapped > 0,
             "compile": self._step.programs > 0,
             "pieces": bool(knobs["pieces"]) and self._step.programs > 1,
-            "graph-capture": self._step.programs > 0 and flags.captures_convolutions(self._device),
-            "concurrent-kernels": self._step.programs > 0 and flags.runs_concurrently(self._device),
-            "kernel-search": flags.searches_kernels(self._device, wanted=bool(knobs["kernel-search"])),
             "donation": all(leaf.is_deleted() for leaf in jax.tree.leaves(copied.parameters)),
             "steps-per-dispatch": self.steps_per_dispatch,
             "rematerialisation": recomputed > 0,
             "fused-batch-norm": self._policy.fuses_batch_norm,
             "input": self._input.name,
             "input_dtype": str(self._input.dtype),
-            "excess_precision": bool(knobs["compile"]) and mixed and flags.excess_precision(),
-            "deterministic": self._spec.deterministic and flags.deterministic(self._device),
-            "debugging": [name for name in _DEBUGGING if jax.config.values[name]],
+            **tuning.read_settings(self._spec, policy, self._device, compiled=self._step.programs > 0),
         }
 
     @property

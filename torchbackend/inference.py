@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
-from torch._inductor import config as inductor
 from torch.backends import cudnn
 from torch.nn.modules.conv import _ConvNd
 
@@ -62,7 +61,6 @@ class InferenceSession:
         counters.clear()
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
-        cudnn.benchmark = bool(spec.knobs["kernel-search"])
         self._assigned, self._table = self._make_model(workload.model.resized(spec.image_size))
         self._signature = layout.signature(self._table)
         # Torch can write no trace of some users' code, and a package is traced by torch.export.
@@ -193,7 +191,6 @@ class InferenceSession:
         layers = recorded_layers.find_layers(self._ready, table)
         kinds = {name: roles.role(layer.module) for name, layer in layers.items()}
         first, compiled = activations.product(kinds, outputs), programs.count() > 0
-        mixed = self._policy.compute_dtype != self._policy.parameter_dtype
         return {
             "parameter_dtype": _name(self._policy.parameter_dtype),
             "compute_dtype": _name(first.dtype),
@@ -203,17 +200,12 @@ class InferenceSession:
             "devices": 1,
             "compile": compiled or bool(self._was_there),
             "exported": bool(self._was_there),
-            "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
             "fold-batch-norm": any(isinstance(module, nn.Identity) for module in self._ready.modules()),
             "graph-capture": bool(self._graphs),
             "input_dtype": _name(self._pool[0].dtype),
-            "kernel-search": cudnn.benchmark,
-            "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
             **resources.read_settings(self._device, 1),
-            "excess_precision": compiled and mixed and not inductor.emulate_precision_casts,
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "debugging": ["anomaly detection"] if torch.is_anomaly_enabled() else [],
+            **tuning.read_settings(self._spec, self._policy, self._device, compiled=compiled),
         }
 
     @property

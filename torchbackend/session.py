@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch._dynamo import config as dynamo
 from torch._dynamo.utils import counters
-from torch._inductor import config as inductor
 from torch.backends import cudnn
 
 from compare.base import descriptions, workloads
@@ -40,7 +39,6 @@ from torchbackend import (
     models,
     operations,
     optim,
-    overlap,
     parallel,
     peaks,
     precision,
@@ -55,7 +53,6 @@ from torchbackend import (
 )
 from torchbackend.only import (
     exact_gradients,
-    graph_passes,
     layer_scopes,
     model_checks,
     modules,
@@ -84,7 +81,6 @@ class TorchSession:
         counters.clear()
         torch.use_deterministic_algorithms(spec.deterministic)
         cudnn.deterministic = spec.deterministic
-        cudnn.benchmark = bool(knobs["kernel-search"])
         exact_gradients.use(wanted=self._policy.compute_dtype == torch.float64)
         model, table = _model(workload.model.resized(spec.image_size), self._policy)
         if place is not None and workload.model.family == PAIR:
@@ -310,25 +306,17 @@ class TorchSession:
             "batch_norm": self._spec.batch_norm,
             "reduction_dtype": reduced,
             "overlap-reduction": reduced is not None and (not compiled or bool(dynamo.optimize_ddp)),
-            "compiled-autograd": counters["compiled_autograd"]["captures"] > 0,
             "compile": compiled,
-            "graph-breaks": sum(counters["graph_break"].values()),
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
             "fused-optimizer": bool(self._step.update.param_groups[0]["fused"]),
             "graph-capture": self._input.captured,
             "steps-per-dispatch": self.steps_per_dispatch if self._input.captured else 1,
             "input": self._input.name,
             "input_dtype": _name(self._input.dtype),
-            "kernel-search": cudnn.benchmark,
-            "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
-            "concurrent-kernels": inductor.combo_kernels,
-            "overlap-exchanges": graph_passes.uses_pass(overlap.overlap_exchanges),
             "rematerialisation": rematerialisation.count_recomputed(self._step.model) > 0,
             "fused-batch-norm": self._policy.fuses_batch_norm,
             **resources.read_settings(self._device, 1 if self._place is None else self._place.world_size),
-            "excess_precision": compiled and _excess_precision(self._policy),
-            "deterministic": torch.are_deterministic_algorithms_enabled(),
-            "debugging": ["anomaly detection"] if torch.is_anomaly_enabled() else [],
+            **tuning.read_settings(self._spec, self._policy, self._device, compiled=compiled),
         }
 
 
@@ -342,12 +330,6 @@ def _model(spec: ModelSpec, policy: precision.Policy) -> tuple[nn.Module, Names]
 
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _excess_precision(policy: precision.Policy) -> bool:
-    """TorchInductor may leave out roundings between fused operations unless its option forbids it."""
-    mixed = policy.compute_dtype != policy.parameter_dtype
-    return mixed and not inductor.emulate_precision_casts
 
 
 def _find_others(model: nn.Module, leaves: layout.Leaves) -> dict[str, torch.Tensor]:

@@ -8,13 +8,16 @@ from typing import Any
 
 import torch
 from torch._dynamo import config as dynamo
+from torch._dynamo.utils import counters
 from torch._functorch import config as functorch
 from torch._inductor import config as inductor
+from torch.backends import cudnn
 
-from compare.base.interface import KnobValues
+from compare.base.interface import KnobValues, RunSpec
 from compare.machine.variables import PROBES
 from torchbackend import overlap
 from torchbackend.only import buckets, graph_passes, programs, vector_instructions, whole_files
+from torchbackend.precision import Policy
 
 
 def compile_step(step: Callable[..., Any], knobs: KnobValues, *, shared: bool = False) -> Callable[..., Any]:
@@ -38,6 +41,7 @@ def prepare(knobs: KnobValues, device: str, *, exchanges: bool, keeps_traces: bo
     joint, late = bool(knobs["compiled-autograd"]), exchanges and bool(knobs["overlap-exchanges"])
     # DistributedDataParallel reduces within a compiled backward pass, or programs are cut at its buckets. Torch caches
     # no traced program of these parts.
+    cudnn.benchmark = bool(knobs["kernel-search"])
     dynamo.optimize_ddp = "python_reducer" if joint else bool(knobs["overlap-reduction"])
     inductor._fuse_ddp_communication_passes = []  # torch's own passes join no gradient of a convolution in NHWC
     graph_passes.use_passes([buckets.join] * joint + [overlap.overlap_exchanges] * late)
@@ -62,3 +66,23 @@ def prepare(knobs: KnobValues, device: str, *, exchanges: bool, keeps_traces: bo
         codecache._HEADER_LOCK_DIR = str(Path(probes, "headers", "locks"))
     if device == "cpu":
         vector_instructions.find(Path(probes) if probes else None)
+
+
+def read_settings(spec: RunSpec, policy: Policy, device: torch.device, *, compiled: bool) -> dict[str, Any]:
+    """Return what the switches of this process are now. `compiled` tells whether its step is compiled.
+
+    TorchInductor may leave out roundings between fused operations unless its option forbids it.
+    """
+    del spec, device  # torch tells all by itself
+    mixed = policy.compute_dtype != policy.parameter_dtype
+    return {
+        "compiled-autograd": counters["compiled_autograd"]["captures"] > 0,
+        "graph-breaks": sum(counters["graph_break"].values()),
+        "kernel-search": cudnn.benchmark,
+        "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
+        "concurrent-kernels": inductor.combo_kernels,
+        "overlap-exchanges": graph_passes.uses_pass(overlap.overlap_exchanges),
+        "excess_precision": compiled and mixed and not inductor.emulate_precision_casts,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "debugging": ["anomaly detection"] if torch.is_anomaly_enabled() else [],
+    }

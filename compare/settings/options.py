@@ -202,7 +202,7 @@ class RunSettings:
     task: str = _option(
         "train",
         Choice(lambda: _interface().TASKS),
-        "train times training steps, infer times forward passes in evaluation mode.",
+        "train (steps) or infer (requests).",
         group=WHAT,
         commands=(_COMPARE, _FIT, _SCALE),
         metavar="NAME",
@@ -212,7 +212,7 @@ class RunSettings:
     batch_sizes: "Sequence[int] | str | None" = _option(
         None,
         Wholes(),
-        "Images per request with --task infer. Each has its verdict.",
+        "With infer: images per request.",
         group=WHAT,
         commands=(_COMPARE,),
         metavar="N,N,...",
@@ -271,7 +271,7 @@ class RunSettings:
     prune: float | None = _option(
         None,
         Number("above 0 and below 1 (0.5 removes half of the channels)", 1, below=True),
-        "Remove this share of the channels, the same ones on both sides.",
+        "Remove this share of the channels on both sides.",
         group=WHAT,
         commands=(_COMPARE, _AGREE),
         metavar="RATIO",

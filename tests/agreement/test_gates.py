@@ -44,7 +44,7 @@ def test_rounding_passes_both_gates():
     found = judged(*pair())
     assert found.passed
     assert found.first_mismatch is None
-    assert [gate.name for gate in found.gates] == ["semantic", "scaling"]
+    assert {gate.name for gate in found.gates} >= {"semantic", "scaling"}
 
 
 def test_a_record_agrees_with_itself():
@@ -62,7 +62,7 @@ def test_a_semantic_difference_is_found_and_the_first_tensor_named():
         for name in ("step1/gradient/conv.kernel", "step1/update/conv.kernel", "step2/logits"):
             precision[name] = precision[name] * 1.001
     found = judged(baseline, contender)
-    assert [gate.passed for gate in found.gates] == [False, False]
+    assert {gate.name for gate in found.gates if not gate.passed} == {"semantic", "scaling"}
     assert found.first_mismatch is not None
     assert found.first_mismatch.startswith("step1/gradient/conv.kernel ")
 
@@ -123,8 +123,8 @@ def test_an_error_that_float32_shares_fails_by_scaling_alone():
         contender[precision][name] = baseline[precision][name] * np.float32(1) * (1 + error)
         contender[precision][name] = contender[precision][name].astype(precision)
     found = judged(baseline, contender)
-    assert [gate.passed for gate in found.gates] == [True, False]
-    assert found.gates[1].worst_tensor == "step2/activation/dense"
+    (failed,) = [gate for gate in found.gates if not gate.passed]
+    assert (failed.name, failed.worst_tensor) == ("scaling", "step2/activation/dense")
     assert (found.first_mismatch or "").startswith("step2/activation/dense ")
 
 

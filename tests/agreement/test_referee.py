@@ -55,10 +55,9 @@ def certified(precision: str, records: tuple[Records, Records]) -> Certificate:
 def test_two_sides_that_round_as_the_precision_does_agree(precision: str):
     roundoff = PRECISIONS[precision].roundoff
     found = certified(precision, sides(precision, (roundoff, roundoff)))
-    assert [gate.name for gate in found.gates] == ["semantic", "scaling", "precision"]
     assert found.passed
     assert found.first_mismatch is None
-    value = found.gates[2].value
+    value = {gate.name: gate.value for gate in found.gates}["precision"]
     assert value is not None
     assert 0.5 / DEPTH < value < 2
 

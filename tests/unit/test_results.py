@@ -192,7 +192,7 @@ def _first(value: Any) -> dict[str, Any]:
         (["contenders", 1, "memory", "live_peak_bytes"], 1.5, "contenders[1].memory.live_peak_bytes is 1.5"),
         (["contenders", 1, "step_seconds", "samples", 2, 1], "1", "contenders[1].step_seconds.samples[2][1] is '1'"),
         (["contenders", 0, "training", "test_accuracy"], 98.3, "contenders[0].training.test_accuracy is 98.3"),
-        (["spec", "precision"], "float8", "spec.precision is 'float8'"),
+        (["spec", "precision"], "float1", "spec.precision is 'float1'"),
         (["spec", "device"], "auto", "spec.device is 'auto'"),
         (["spec", "image"], [8, 8], "spec.image is [8, 8]"),
         (["spec", "seed"], True, "spec.seed is True; it must be integer"),
