@@ -14,7 +14,7 @@ from compare.base.requests import Answers
 from compare.base.trace import PRODUCTS
 from compare.base.workloads import PAIR
 from jaxbackend import activations, layout, memory, models, parallel, precision, profile, resources, tuning, user_models
-from jaxbackend.only import executables, flags, folded_arrays
+from jaxbackend.only import executables, flags, folded_arrays, wide_sums
 from jaxbackend.only.functional import Functional, Twin, shapes
 
 Program = Callable[[Any, jax.Array], jax.Array]
@@ -220,5 +220,7 @@ class InferenceSession:
 
     def _answer_and_record(self, variables: Any, images: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         parameters, buffers = jax.tree.unflatten(self._tree, variables)
-        logits, outputs = self._model.evaluate(parameters, buffers, images)
+        is_narrow = wide_sums.is_needed(self._policy, self._device)
+        evaluate = wide_sums.widen(self._model.evaluate) if is_narrow else self._model.evaluate
+        logits, outputs = evaluate(parameters, buffers, images)
         return logits.astype(self._policy.parameter_dtype), outputs

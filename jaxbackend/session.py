@@ -269,6 +269,7 @@ class JaxSession:
             "fused-batch-norm": self._policy.fuses_batch_norm,
             "input": self._input.name,
             "input_dtype": str(self._input.dtype),
+            "widened_sums": self._step.widened_sums,
             **tuning.read_settings(self._spec, policy, self._device, compiled=self._step.programs > 0),
         }
 

@@ -1,5 +1,6 @@
 """The training step: forward, loss, backward and update, a pure function over an explicit state."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -7,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from compare.base import names
 from compare.base.interface import KnobValues
 from compare.base.profiles import UPDATE_SCOPE
 from jaxbackend import overlap, parallel, precision, tuning
 from jaxbackend.losses import TaskLoss, softmax_cross_entropy
+from jaxbackend.only import wide_sums
 from jaxbackend.only.functional import Functional
 from jaxbackend.only.images import Images
 from jaxbackend.only.loss_scale import LossScale, scale_loss, unscale
@@ -37,6 +40,9 @@ class TrainingStep:
 
     A step takes its batch in `accumulate` equal micro-batches, one after the other. Batch norm sees each micro-batch
     alone. Their mean losses and their gradients are averaged, and the gradients make one update.
+
+    Attributes:
+        widened_sums: the number of terms of the longest sum that `jaxbackend.only.wide_sums` changes, by layer.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class TrainingStep:
         task_loss: TaskLoss | None = None,
     ) -> None:
         self._model, self._update, self._policy = model, update, policy
+        self.widened_sums: dict[str, int] = {}
         self._smoothing, self._accumulate, self._task_loss = smoothing, accumulate, task_loss
         self._overlaps, self.overlapped = bool(knobs["overlap-exchanges"]), 0
         self._scan = jax.lax.scan if knobs["compile"] else loop
@@ -147,7 +154,7 @@ class TrainingStep:
         self, state: TrainState, images: jax.Array, labels: jax.Array, recorded: bool
     ) -> tuple[Any, dict[str, Any], Any]:
         """Return the gradients of the scaled loss, the internals of the forward pass and the new buffers."""
-        objective = jax.grad(partial(self._objective, recorded=recorded), has_aux=True)
+        objective = self._widen(jax.grad(partial(self._objective, recorded=recorded), has_aux=True))
         parameters = self._strategy.copy(state.parameters)
         if self._accumulate == 1:
             gradients, (internals, buffers) = objective(parameters, state, images, labels)
@@ -181,10 +188,18 @@ class TrainingStep:
         return scale_loss(loss, state.scaling), (internals, buffers)
 
     def _eval_logits(self, state: TrainState, images: Images) -> Any:
-        logits, _ = self._model.evaluate(state.parameters, state.buffers, values(images))
+        logits, _ = self._widen(self._model.evaluate)(state.parameters, state.buffers, values(images))
         if self._task_loss is not None:
             return jax.tree.map(self._strategy.whole, self._task_loss.collect(logits))
         return self._strategy.whole(logits.astype(self._policy.parameter_dtype))
+
+    def _widen(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        is_narrow = wide_sums.is_needed(self._policy, self._strategy.device)
+        return wide_sums.widen(function, self._keep_sum) if is_narrow else function
+
+    def _keep_sum(self, scopes: str, terms: int) -> None:
+        layer = names.find_layer(scopes, self._model.layers)
+        self.widened_sums[layer] = max(terms, self.widened_sums.get(layer, 0))
 
     def _eval_outputs(self, state: TrainState, images: Images) -> dict[str, jax.Array]:
         return self._model.evaluate(state.parameters, state.buffers, values(images))[1]

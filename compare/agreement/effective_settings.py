@@ -1,7 +1,7 @@
 """Effective settings that two contenders must share for their work to be the same and their times comparable."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from compare.agreement.gates import SETTINGS, Gate
@@ -57,7 +57,7 @@ def describe_differences(baseline: Mapping[str, Any], contender: Mapping[str, An
 def list_remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> Iterator[str]:
     """Yield what slows a side down, and where one rounds and the other does not.
 
-    They may round between fused operations, or what devices add up.
+    They may round between fused operations, within sums, or what devices add up.
     """
     sides = {"baseline": baseline, "contender": contender}
     allowed = [side for side, each in sides.items() if each.get("excess_precision")]
@@ -69,8 +69,20 @@ def list_remarks(baseline: Mapping[str, Any], contender: Mapping[str, Any]) -> I
         told = ", ".join(f"{dtype} ({side})" for side, dtype in reduced.items())
         yield f"gradients are added up over devices in {told}"
     for side, each in sides.items():
+        if sums := each.get("widened_sums"):
+            yield (
+                f"the {side} takes sums of up to {max(sums.values()):,} {each.get('compute_dtype')} values in float32 "
+                f"({_name_layers(sums)}), as torch does. By itself XLA on a CPU rounds after every addition and loses "
+                "much of such a sum. In a program of your own, leave these layers in float32, or train on a GPU"
+            )
         if each.get("debugging"):
             yield f"the {side} trains with {', '.join(each['debugging'])} on, which slows it down"
+
+
+def _name_layers(names: Iterable[str]) -> str:
+    """Return the first name and how many more there are. The name "" stands for the functions between layers."""
+    first, *others = (name or "functions between layers" for name in names)
+    return f"{first} and {len(others)} more" if others else first
 
 
 def _differences(name: str, a: Any, b: Any) -> Iterator[str]:

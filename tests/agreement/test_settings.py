@@ -130,3 +130,11 @@ def test_a_side_that_is_debugged_is_remarked_and_fails_nothing():
     assert list(effective_settings.list_remarks(debugged, EQUAL)) == [said.replace("contender", "baseline")]
     assert effective_settings.judge(plain, debugged).passed
     assert not list(effective_settings.list_remarks(plain, EQUAL))
+
+
+def test_sums_that_one_side_takes_in_float32_are_remarked_with_the_longest_one():
+    widened = {**EQUAL, "widened_sums": {"stem": 2048, "": 4096}}
+    (said,) = effective_settings.list_remarks(EQUAL, widened)
+    assert said.startswith("the contender takes sums of up to 4,096 bfloat16 values in float32 (stem and 1 more)")
+    assert not list(effective_settings.list_remarks(EQUAL, {**EQUAL, "widened_sums": {}}))
+    assert effective_settings.judge(EQUAL, widened).passed

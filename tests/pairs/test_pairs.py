@@ -63,6 +63,7 @@ OTHERS = (
     Pair("mapped axis", "normed", "normed", options=("--model-args", "kind=axis", *VARIANCE)),
     Pair("remat", "lifted", "lifted", options=("--model-args", "jax.kind=remat")),
     Pair("dense", "dense", "dense", options=VARIANCE),
+    Pair("long sums", "dense", "dense", options=(*VARIANCE, "--precision", "bfloat16")),
     Pair("attention", "attended", "attended", words="MultiHeadDotProductAttention_1 with p=0.1"),
     Pair("weight norm", "normalised", "normalised", words="adds 1e-12 under its root"),
     Pair("weight norm, the old one", "normalised", "normalised", options=("--model-args", "torch.old=true")),
