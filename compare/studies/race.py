@@ -24,8 +24,8 @@ _NOT_RACED = (
 _BASES = (tunings.STOCK, "compiled")
 _CAPTURE, _FLAGS = "graph-capture", "compiler-flags"
 _SAVES_MEMORY = "rematerialisation"
-_STEPS = (4, 8, 24)
-"""The values of `steps-per-dispatch` that are tried."""
+_STEPS = {"cpu": (4, 8, 24), "cuda": (24, 8, 4)}
+"""The values of `steps-per-dispatch` that are tried, by device. The race begins with the first."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Track:
         if isinstance(value, bool):
             yield {knob.name: not value}
         elif isinstance(value, int):
-            yield from ({knob.name: steps} for steps in _STEPS if steps != value)
+            yield from ({knob.name: steps} for steps in _STEPS[self.device] if steps != value)
 
 
 @dataclass
