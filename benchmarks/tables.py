@@ -38,6 +38,10 @@ COMPARISONS = """
 ## Comparisons of tuned contenders
 The ratio is the contender's step time divided by that of `torch:tuned`, with its 95 % interval.
 """
+SUGGESTIONS = """
+## What `samestep explain` suggests
+Gains are milliseconds per step. `--try` measured them with a certificate, in the same rounds as the contender.
+"""
 BESIDE = """
 ## Beside plain loops
 `python -m benchmarks.beside_plain` times samestep's tuned contenders beside loops in the style of the public examples.
@@ -100,6 +104,14 @@ def page() -> str:
                 ("workload, batch", "precision", "contender", "step (ms)", "images/s", "ratio", "verdict", "file"),
                 comparison_rows(bundles),
             ),
+            SUGGESTIONS,
+            table(
+                (
+                    *("workload, batch", "precision", "contender", "step (ms)", "unattributed"),
+                    *("suggestion", "predicted", "measured", "file"),
+                ),
+                suggestion_rows(bundles),
+            ),
             BESIDE,
             table(("workload", "samestep", "ms", "fastest plain loop", "ms", "ratio", "file"), beside_rows()),
             *((REQUESTS, table(("workload", "precision", *REQUEST_HEADS, "file"), iter(requests))) if requests else ()),
@@ -156,7 +168,7 @@ def tuning_rows(bundles: Mapping[Path, Mapping[str, Any]]) -> Iterator[Sequence[
 def comparison_rows(bundles: Mapping[Path, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
     """Yield a row for each contender of the bundles that compare tuned contenders only."""
     for path, result in bundles.items():
-        if not result["comparisons"] or is_of_all_tunings(result):
+        if not result["comparisons"] or is_of_all_tunings(result) or "explanation" in result:
             continue
         ratios = {comparison["contender"]: comparison for comparison in result["comparisons"]}
         for contender in result["contenders"]:
@@ -168,6 +180,26 @@ def comparison_rows(bundles: Mapping[Path, Mapping[str, Any]]) -> Iterator[Seque
                 f"{contender['images_per_second']:,.0f}",
                 "baseline" if comparison is None else interval(comparison["ratio"], 1),
                 DASH if comparison is None else comparison["verdict"],
+                file_cell(path),
+            ]
+
+
+def suggestion_rows(bundles: Mapping[Path, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
+    """Yield a row for each suggestion that was tried."""
+    for path, result in bundles.items():
+        explained = result.get("explanation") or {"findings": []}
+        for finding in explained["findings"]:
+            name, measured = finding["contender"], finding.get("measured_milliseconds")
+            if measured is None:
+                continue
+            yield [
+                *place_cells(result),
+                f"`{name}`",
+                f"{explained['step_milliseconds'][name]:.2f}",
+                f"{1 - explained['attributed_share'][name]:.1%}",
+                f"`{finding['knob']}`",
+                f"{finding['predicted_milliseconds']:.2f}",
+                f"{measured:.2f}",
                 file_cell(path),
             ]
 
