@@ -57,6 +57,6 @@ def test_short_sums_and_sums_in_float32_are_not_named() -> None:
         sums.append(terms)
 
     for size, dtype in ((256, jnp.bfloat16), (4096, jnp.float32), (2048, jnp.float16)):
-        add = wide_sums.widen(lambda x: jax.lax.reduce(x, jnp.zeros((), x.dtype), jax.lax.add, (0,)), keep)
+        add = wide_sums.widen(lambda x: jax.lax.reduce_sum(x, axes=(0,)), keep)
         assert float(add(jnp.ones(size, dtype))) == size
     assert not sums
