@@ -16,7 +16,7 @@ from compare.agreement.measures import compute_relative_error
 from compare.base import descriptions, tensors
 from compare.base.commands import Command, ListUserFiles, OwnWeights, RunLayer, TraceModel, Traces, UserFiles
 from compare.base.interface import TRAIN, Arrays, ContenderFailed, MatchingFailed, Refused, RunSpec
-from compare.base.task import describe_losses
+from compare.base.task import INPUT, describe_losses
 from compare.base.trace import Layer, Trace
 from compare.data import dataset_file, datasets
 from compare.execution import certificate_cases
@@ -242,10 +242,13 @@ def _with_output_of(torch: Trace, jax: Trace) -> Trace:
 
 
 def _keeps_outputs(plan: Plan, traced: Mapping[str, Traces]) -> bool:
-    """Tell whether the targets of a task have the same shape at all image sizes."""
+    """Tell whether the targets of a task have the same shape at all image sizes. A target that is the input has not."""
+    task = plan.workload.task
+    if task is None:
+        return True
     sizes = [model.outputs for traces in traced.values() for model in traces.resized if model is not None]
     shapes = [traces.own.outputs for traces in traced.values()]
-    return plan.workload.task is None or all(resized in shapes for resized in sizes)
+    return all(resized in shapes for resized in sizes) and all(each.target != INPUT for each in task.with_targets)
 
 
 def _traces_at(traced: Mapping[str, Traces], index: int) -> tuple[Trace, Trace] | None:

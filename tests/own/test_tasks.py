@@ -85,6 +85,14 @@ def test_the_answer_is_right(tmp_path: Path, name: str) -> None:
     assert all(word in answer.text for word in case.says), answer.text
 
 
+def test_a_model_that_halves_and_doubles_its_images_is_certified_at_another_batch_size(tmp_path: Path) -> None:
+    """It returns 16x16 for 16x16 and for 17x17, so at 17x17 its target, the input, would have another shape."""
+    pair = ("--jax", "tests/pairs/styles_flax.py:autoencoder", "--torch", "tests/pairs/styles_torch.py:autoencoder")
+    options = ("--input", "16x16x3", "--loss", "mse,target=input", "--precision", "float64", "--out", str(tmp_path))
+    answer = asked._answer(inside.run("agree", *QUICK, *pair, *options, case=1), tmp_path)
+    assert answer.code == 0, answer.text + answer.error
+
+
 @pytest.mark.parametrize("side", ["torch", "jax"])
 def test_one_model_is_certified_against_itself_and_never_as_a_pair(tmp_path: Path, side: str) -> None:
     file = {"jax": "examples/pairs/tasks_linen.py", "torch": "examples/pairs/tasks_torch.py"}[side]
