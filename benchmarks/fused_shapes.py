@@ -26,6 +26,36 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compare.kernels import launches
 from compare.kernels.launches import Blocks, Launch, Product
 
+CANDIDATES = {
+    "multiply": (
+        Blocks(64, 64, 64, 4, 4, 3),
+        Blocks(128, 64, 64, 4, 4, 2),
+        Blocks(64, 64, 128, 4, 4, 2),
+        Blocks(64, 128, 64, 4, 3, 3),
+        Blocks(64, 128, 128, 4, 3, 2),
+        Blocks(64, 256, 64, 4, 2, 2),
+        Blocks(128, 64, 128, 8, 4),
+        Blocks(128, 128, 128, 8, 3),
+        Blocks(128, 256, 128, 8, 2),
+    ),
+    "data_gradient": (
+        Blocks(64, 64, 64, 4, 3, 3),
+        Blocks(64, 64, 64, 4, 4, 2),
+        Blocks(128, 64, 64, 8, 3),
+        Blocks(64, 64, 128, 4, 2, 2),
+        Blocks(64, 128, 64, 4, 3, 2),
+        Blocks(64, 128, 128, 4, 2, 2),
+        Blocks(128, 128, 64, 8, 3),
+    ),
+    "weight_gradient": (
+        Blocks(64, 64, 128, 4, 3, 2),
+        Blocks(64, 64, 256, 8, 3),
+        Blocks(64, 128, 64, 4, 3, 2),
+        Blocks(64, 128, 128, 8, 3),
+        Blocks(64, 256, 64, 8, 3),
+    ),
+}
+"""The block sizes that are timed of each kernel."""
 BATCH = 256
 EXPECTED_LOSS = 1.2  # a kernel takes this much longer than its bytes or its operations
 TENSOR_CORES = 700e12  # operations a second that products reach
@@ -59,7 +89,7 @@ def resnet50() -> list[Case]:
             Case("last", Product(rows, width, wide), depth),
             Case("first", Product(rows, wide, width), depth - 1),
             Case("first", Product(rows * stride * stride, before, width), 1),
-            Case("shortcut", Product(rows, before, wide, side * stride, stride), 1),
+            *([Case("shortcut", Product(rows, before, wide), 1)] if stride == 1 else []),  # others leave out pixels
         ]
         before = wide
     return cases
@@ -76,22 +106,10 @@ def activate(x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.
     return functional.relu((x.float() * scale + bias).to(x.dtype))
 
 
-def normalised_gradient(g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    return (g.float() * factors[0] + y.float() * factors[1] + factors[2]).to(g.dtype)
-
-
 def gated_gradient(g: torch.Tensor, y: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     wide = y.float()
     masked = torch.where(wide * factors[3] + factors[4] > 0, g.float(), 0)
     return (masked * factors[0] + wide * factors[1] + factors[2]).to(g.dtype)
-
-
-def inner_sums(
-    v: torch.Tensor, x: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, center: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    wide = x.float()
-    masked = torch.where(wide * scale + bias > 0, v.float(), 0)
-    return masked.sum(0), (masked * (wide - center)).sum(0)
 
 
 def block_sums(
@@ -116,9 +134,8 @@ class Tensors:
         def draw(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
             return torch.randn(shape, device="cuda", dtype=dtype, generator=generator)
 
-        self.rows_in = p.rows * p.stride * p.stride
-        self.x, self.g, self.y = draw(self.rows_in, p.inner), draw(p.rows, p.outer), draw(p.rows, p.outer)
-        self.skip, self.source = draw(self.rows_in, p.inner), draw(self.rows_in, p.inner)
+        self.x, self.g, self.y = draw(p.rows, p.inner), draw(p.rows, p.outer), draw(p.rows, p.outer)
+        self.skip, self.source = draw(p.rows, p.inner), draw(p.rows, p.inner)
         self.weight = draw(p.outer, p.inner) / p.inner**0.5
         # With few bits, no rounding decides on which side of a ReLU a value is.
         self.scale, self.bias = draw(p.inner).sign().float() / 2 + 1, (draw(p.inner).float() * 16).round() / 64
@@ -132,13 +149,11 @@ class Tensors:
             ]
         )
         normalised = self.g, self.y, self.factors
-        activated = self.x, self.scale, self.bias
         self.inputs: dict[str, Sequence[torch.Tensor]] = {
             "multiply": (self.x, self.weight, self.scale, self.bias, self.shift),
-            "data_gradient": (*normalised, self.weight, *activated, self.center, self.skip, self.source),
-            "weight_gradient": (*normalised, *activated),
+            "data_gradient": (*normalised, self.weight, self.x, self.center, self.skip, self.source),
+            "weight_gradient": (*normalised, self.x),
         }
-        self.inputs["both_gradients"] = self.inputs["data_gradient"]
 
     def images(self, tensor: torch.Tensor, side: int) -> torch.Tensor:
         """Return a matrix of pixels as channels-last images [N, C, H, W]."""
@@ -219,37 +234,19 @@ def error_of(value: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def launches_of(case: Case, processors: int, kernel: str) -> dict[str, Launch]:
-    """Return the launches to try. `masked_gradient` is a data gradient for which a pass has made the gradient of y."""
-    p, gated, last = case.product, case.kind == "first", case.kind == "last"
-    strides = (1, p.inner)
+    """Return the launches to try, by their block sizes."""
+    p, strides = case.product, (1, case.product.inner)
     found: dict[str, Launch] = {}
-    normalised = kernel != "masked_gradient"
-    kernel = kernel if normalised else "data_gradient"
-    candidates: Sequence[Blocks] = getattr(launches, kernel.upper())
-    for blocks in candidates:
-        if kernel == "both_gradients" and p.inner * p.outer > launches.BOTH_LARGEST:
+    for blocks in CANDIDATES[kernel]:
+        if blocks.inner > p.inner or blocks.outer > p.outer:
             continue
-        crowded = kernel == "both_gradients" and blocks.warps < 8 and p.inner * p.outer > 64 * 64
-        if blocks.inner > p.inner or blocks.outer > p.outer or crowded:
-            continue
-        fields = [int(value) for value in dataclasses.astuple(blocks)]
-        name = ",".join(map(str, fields))
-        mask: launches.Mask = "affine" if last else "plain" if gated else "none"
+        name = ",".join(map(str, dataclasses.astuple(blocks)))
         if kernel == "multiply":
             found[name] = launches.multiply(p, blocks, processors=processors, apply=case.apply, weight_strides=strides)
         elif kernel == "weight_gradient":
-            found[name] = launches.weight_gradient(p, blocks, processors=processors, apply=case.apply, gated=gated)
+            found[name] = launches.weight_gradient(p, blocks, processors=processors)
         else:
-            found[name] = getattr(launches, kernel)(
-                p,
-                blocks,
-                processors=processors,
-                weight_strides=strides,
-                normalised=normalised,
-                gated=gated,
-                mask=mask,
-                add=gated,
-            )
+            found[name] = launches.data_gradient(p, blocks, processors=processors, weight_strides=strides)
     return found
 
 
@@ -259,76 +256,50 @@ class Shape:
     def __init__(self, case: Case, rounds: int) -> None:
         self.case, self.rounds, self.tensors = case, rounds, Tensors(case)
         self.passes = {
-            function.__name__: compiled(function)
-            for function in (moments, activate, normalised_gradient, gated_gradient, inner_sums, block_sums)
+            function.__name__: compiled(function) for function in (moments, activate, gated_gradient, block_sums)
         }
 
     def library_forward(self) -> Mapping[str, Callable[[], Any]]:
         """Return passes and product, by cuDNN and by cuBLAS."""
         p, t = self.case.product, self.tensors
         kernel = t.weight.view(p.outer, p.inner, 1, 1).contiguous(memory_format=torch.channels_last)
-        side = p.side if p.stride > 1 else int((p.rows / BATCH) ** 0.5)
+        side = int((p.rows / BATCH) ** 0.5)
 
         def by_cudnn() -> Any:
             a = self.passes["activate"](t.x, t.scale, t.bias) if self.case.apply else t.x
-            y = functional.conv2d(t.images(a, side), kernel, stride=p.stride)
+            y = functional.conv2d(t.images(a, side), kernel)
             return self.passes["moments"](y.permute(0, 2, 3, 1).reshape(p.rows, p.outer))
 
         def by_cublas() -> Any:
             a = self.passes["activate"](t.x, t.scale, t.bias) if self.case.apply else t.x
             return self.passes["moments"](a @ t.weight.T)
 
-        return {"cudnn": by_cudnn} | ({"cublas": by_cublas} if p.stride == 1 else {})
+        return {"cudnn": by_cudnn, "cublas": by_cublas}
 
     def library_gradients(self) -> Mapping[str, Callable[[], Any]]:
         p, t = self.case.product, self.tensors
         side = int((p.rows / BATCH) ** 0.5)
         kernel = t.weight.view(p.outer, p.inner, 1, 1).contiguous(memory_format=torch.channels_last)
-        a = activate(t.x, t.scale, t.bias) if self.case.apply else t.x
-        gate = self.passes["gated_gradient" if self.case.kind == "first" else "normalised_gradient"]
-
-        def sums(v: torch.Tensor) -> Any:
-            if self.case.apply:
-                return self.passes["inner_sums"](v, t.x, t.scale, t.bias, t.center)
-            return self.passes["block_sums"](v, t.skip, t.x, t.source, t.center)
+        gate, sums = self.passes["gated_gradient"], self.passes["block_sums"]
 
         def by_cudnn() -> Any:
             d = t.images(gate(t.g, t.y, t.factors), side)
             v, w, _ = torch.ops.aten.convolution_backward(
-                d, t.images(a, side), kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
+                d, t.images(t.x, side), kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False]
             )
-            return w, sums(v.permute(0, 2, 3, 1).reshape(p.rows, p.inner))
+            return w, sums(v.permute(0, 2, 3, 1).reshape(p.rows, p.inner), t.skip, t.x, t.source, t.center)
 
         def by_cublas() -> Any:
             d = gate(t.g, t.y, t.factors)
-            return d.T @ a, sums(d @ t.weight)
+            return d.T @ t.x, sums(d @ t.weight, t.skip, t.x, t.source, t.center)
 
         return {"cudnn": by_cudnn, "cublas": by_cublas}
-
-    def pass_and_weight(self) -> Mapping[str, Callable[[], Any]]:
-        """Return what remains beside a data gradient with masks and sums: y's gradient, and the weight's."""
-        p, t = self.case.product, self.tensors
-        side = int((p.rows / BATCH) ** 0.5)
-        kernel = t.weight.view(p.outer, p.inner, 1, 1).contiguous(memory_format=torch.channels_last)
-        a = activate(t.x, t.scale, t.bias) if self.case.apply else t.x
-        gate = self.passes["gated_gradient" if self.case.kind == "first" else "normalised_gradient"]
-
-        def by_cudnn() -> Any:
-            d = t.images(gate(t.g, t.y, t.factors), side)
-            return torch.ops.aten.convolution_backward(
-                d, t.images(a, side), kernel, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False]
-            )
-
-        return {"cudnn": by_cudnn, "cublas": lambda: gate(t.g, t.y, t.factors).T @ a}
 
     def forward_error(self, launch: Launch, outputs: Sequence[torch.Tensor]) -> float:
         p, t = self.case.product, self.tensors
         y, means, squares = outputs
-        x = t.x
-        if p.stride > 1:
-            x = x.view(-1, p.side, p.side, p.inner)[:, :: p.stride, :: p.stride].reshape(-1, p.inner)
         ends = [*range(2048), *range(p.rows - 2048, p.rows)]
-        a = activate(x[ends], t.scale, t.bias) if self.case.apply else x[ends]
+        a = activate(t.x[ends], t.scale, t.bias) if self.case.apply else t.x[ends]
         mean, variance = join_moments(launch, means.double(), squares.double())
         wide = y.double()
         errors = [
@@ -338,21 +309,16 @@ class Shape:
         ]
         return max(errors)
 
-    def gradient_reference(self, *, normalised: bool) -> dict[str, torch.Tensor]:
+    def gradient_reference(self) -> dict[str, torch.Tensor]:
         """Return the masked gradient of the input, its sums and the weight's gradient, in float64."""
-        t, first = self.tensors, self.case.kind == "first"
-        d = (gated_gradient if first else normalised_gradient)(t.g, t.y, t.factors).double()
-        a = (activate(t.x, t.scale, t.bias) if self.case.apply else t.x).double()
-        if not normalised:
-            d = t.g.double()
-        v = d @ t.weight.double()
-        v = torch.where(t.x > 0, v + t.skip, 0) if first else torch.where(t.x.float() * t.scale + t.bias > 0, v, 0)
-        source = (t.source if first else t.x).double()
+        t = self.tensors
+        d = gated_gradient(t.g, t.y, t.factors).double()
+        v = torch.where(t.x > 0, d @ t.weight.double() + t.skip, 0)
         return {
             "result": v,
             "sums": v.sum(0),
-            "products": (v * (source - t.center)).sum(0),
-            "parts": a.T @ d,
+            "products": (v * (t.source.double() - t.center)).sum(0),
+            "parts": t.x.double().T @ d,
         }
 
     def gradient_error(
@@ -382,16 +348,14 @@ def least_bytes(case: Case, kernel: str) -> float:
     """Return how many bytes the fused kernel moves at least."""
     p = case.product
     x, y = 2 * p.rows * p.inner, 2 * p.rows * p.outer
-    tensors = {"multiply": x + y, "weight_gradient": x + 2 * y}
-    masked = 5 * x if case.kind == "first" else 2 * x  # `first` also reads skip, mask and source
-    masked -= x if case.kind == "first" else 0
-    return tensors.get(kernel, (y if kernel == "masked_gradient" else 2 * y) + masked)
+    # A data gradient also reads skip, mask and source.
+    return {"multiply": x + y, "weight_gradient": x + 2 * y, "data_gradient": 2 * y + 4 * x}[kernel]
 
 
 def measure(shape: Shape, kernel: str, plan: Mapping[str, Launch], failed: Mapping[int, str]) -> dict[str, float]:
     """Return the milliseconds of all correct block sizes of a kernel."""
     runs: dict[str, Callable[[], Any]] = {}
-    reference = None if kernel == "multiply" else shape.gradient_reference(normalised=kernel != "masked_gradient")
+    reference = None if kernel == "multiply" else shape.gradient_reference()
     shared: dict[tuple[int, ...], torch.Tensor] = {}
     for name, launch in plan.items():
         if id(launch) in failed:
@@ -448,9 +412,7 @@ def rows_of_plan(case: Case, part: str, library: float, choices: Mapping[str, fl
     if not best or choices[best] >= library:
         return []
     words = best.split()
-    chosen = {"multiply": words[0]} if part == "forward" else {}
-    chosen |= {f"{words[0]}_gradient" + "s" * (words[0] == "both"): words[1]} if len(words) > 1 else {}
-    chosen |= {"weight_gradient": words[4]} if words[0] == "data" else {}
+    chosen = {"multiply": words[0]} if part == "forward" else {"data_gradient": words[1], "weight_gradient": words[4]}
     p, mask = case.product, {"last": "affine", "first": "plain", "shortcut": "none"}[case.kind]
     return [
         f'    ("{kernel}", {p.inner}, {p.outer}, "{mask}"): Blocks({numbers.replace(",", ", ")}),'
@@ -476,11 +438,8 @@ def main() -> None:
     if options.only != "gradients":
         work += [(case, "forward") for case in cases]
     if options.only != "forward":
-        work += [(case, "gradients") for case in cases if case.kind != "shortcut"]
-    kernels = {
-        "forward": ["multiply"],
-        "gradients": ["both_gradients", "data_gradient", "weight_gradient", "masked_gradient"],
-    }
+        work += [(case, "gradients") for case in cases if case.kind == "first"]
+    kernels = {"forward": ["multiply"], "gradients": ["data_gradient", "weight_gradient"]}
     plans = {
         (case, part): {kernel: launches_of(case, processors, kernel) for kernel in kernels[part]} for case, part in work
     }
@@ -502,7 +461,7 @@ def main() -> None:
         library = sample({name: replay for name, run in separate.items() if (replay := captured(run))}, options.rounds)
         fused = {kernel: measure(shape, kernel, plan, failed) for kernel, plan in plans[case, part].items()}
         p = case.product
-        operations, rest_time = 2.0 * p.rows * p.inner * p.outer, 0.0
+        operations = 2.0 * p.rows * p.inner * p.outer
         if part == "forward":
             guess = predicted(least_bytes(case, "multiply"), operations, bandwidth)
             choices = fused["multiply"]
@@ -511,21 +470,12 @@ def main() -> None:
                 predicted(least_bytes(case, kernel), operations, bandwidth)
                 for kernel in ("data_gradient", "weight_gradient")
             )
-            data, weight, masked = (fused[name] for name in ("data_gradient", "weight_gradient", "masked_gradient"))
-            rest = shape.pass_and_weight()
-            rest = sample({name: replay for name, run in rest.items() if (replay := captured(run))}, options.rounds)
-            rest_time = min(rest.values())
-            choices = {f"both {name}": value for name, value in fused["both_gradients"].items()}
-            if choices:
-                guess = min(guess, predicted(least_bytes(case, "both_gradients"), 2 * operations, bandwidth))
+            data, weight, choices = fused["data_gradient"], fused["weight_gradient"], dict[str, float]()
             if data and weight:
                 best = min(data, key=lambda name: data[name]), min(weight, key=lambda name: weight[name])
                 choices[f"data {best[0]} {data[best[0]]:.4f} weight {best[1]} {weight[best[1]]:.4f}"] = (
                     data[best[0]] + weight[best[1]]
                 )
-            choices |= {
-                f"masked {name} {value:.4f} rest {rest_time:.4f}": value + rest_time for name, value in masked.items()
-            }
         old, new = report(case, part, library, choices, guess)
         for kernel, values in fused.items():
             print(f"      {kernel}: " + "  ".join(f"{name} {value:.4f}" for name, value in values.items()), flush=True)
@@ -533,7 +483,7 @@ def main() -> None:
         total[0] += old
         total[1] += new
         winners.extend(rows_of_plan(case, part, min(library.values()), choices))
-        measured = {"library": library, "fused": fused, "rest": rest_time, "predicted": guess}
+        measured = {"library": library, "fused": fused, "predicted": guess}
         times.append({"case": str(case), "part": part, **measured})
         del shape
         torch.cuda.empty_cache()

@@ -371,22 +371,15 @@ def _gradients(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradient v of the product's pending input, the sums of v (x - center) and of v, and of the weight."""
     kind, tf32 = saved.kind, plans.uses_tf32()
-    scale, bias = saved.scale, saved.bias
-    operands = weight, saved.entered, scale, bias, saved.center, saved.skip, saved.x, kind
-    if blocks := _blocks("both_gradients", saved.x, weight, kind):
-        v, sums, products, parts = kernel_operators.both_gradients(g, y, factors, *operands, gated, tf32, blocks)
-        return v, products.sum(0), sums.sum(0), parts.sum(0)
     d = _gradient_of_y(g, y, factors, gated=gated)
     if blocks := _blocks("data_gradient", saved.x, weight, kind):
-        v, sums, products = kernel_operators.data_gradient(g, y, factors, *operands, True, gated, tf32, blocks)
-        products, sums = products.sum(0), sums.sum(0)
-    elif blocks := _blocks("masked_gradient", saved.x, weight, kind):
-        v, sums, products = kernel_operators.data_gradient(d, y, factors, *operands, False, False, tf32, blocks)
+        operands = weight, saved.entered, saved.center, saved.skip, saved.x
+        v, sums, products = kernel_operators.data_gradient(g, y, factors, *operands, tf32, blocks)
         products, sums = products.sum(0), sums.sum(0)
     else:
         v, products, sums = _reference_data_gradient(saved, d @ weight)
     if blocks := _blocks("weight_gradient", saved.x, weight, kind):
-        parts = kernel_operators.weight_gradient(g, y, factors, saved.entered, scale, bias, kind, gated, tf32, blocks)
+        parts = kernel_operators.weight_gradient(g, y, factors, saved.entered, tf32, blocks)
         return v, products, sums, parts.sum(0)
     return v, products, sums, _activate(saved.entered, saved.activation).T @ d
 

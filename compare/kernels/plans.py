@@ -8,7 +8,7 @@ from compare.base.interface import Refused
 from compare.kernels.launches import Blocks, Mask
 
 Part = tuple[str, int, int, Mask]
-"""A kernel, and the input channels, output channels and mask of its product."""
+"""A kernel, and the input channels, output channels and mask of its product. Kernels of gradients take `plain` only."""
 
 _NARROW_BYTES = 2
 _WIDE = Blocks(32, 32, 32, 4, 2)
@@ -49,7 +49,7 @@ def use(device: str, value_bytes: int, *, tf32: bool) -> None:
         raise Refused(
             f"fused-batch-norm was measured on {' and '.join(DEVICES)}, and this is {device}; allowed: without it"
         )
-    _set(found if value_bytes <= _NARROW_BYTES else _widen(found), tf32=tf32)
+    _set(found if value_bytes <= _NARROW_BYTES else dict.fromkeys(found, _WIDE), tf32=tf32)
 
 
 def find(kernel: str, inner: int, outer: int, mask: str) -> list[int] | None:
@@ -70,11 +70,6 @@ def uses_tf32() -> bool:
     return _uses_tf32[0]
 
 
-def in_use() -> list[str]:
-    """Return the names of the kernels that are used for any product."""
-    return sorted({kernel for kernel, *_ in _chosen})
-
-
 @contextlib.contextmanager
 def using(chosen: Mapping[Part, Blocks], *, tf32: bool = False) -> Generator[None]:
     """Use these kernels, and no others, while the context lasts."""
@@ -86,17 +81,8 @@ def using(chosen: Mapping[Part, Blocks], *, tf32: bool = False) -> Generator[Non
         _keep(*before)
 
 
-def _widen(chosen: Mapping[Part, Blocks]) -> dict[Part, Blocks]:
-    """Return the plan for float32. There the gradients of one kernel need too many registers, and two compute them."""
-    wide: dict[Part, Blocks] = {}
-    for kernel, inner, outer, mask in chosen:
-        apart = ("data_gradient", "weight_gradient") if kernel == "both_gradients" else (kernel,)
-        wide |= {(name, inner, outer, mask): _WIDE for name in apart}
-    return wide
-
-
 def _set(chosen: Mapping[Part, Blocks], *, tf32: bool) -> None:
-    _keep({part: [int(value) for value in dataclasses.astuple(blocks)] for part, blocks in chosen.items()}, tf32)
+    _keep({part: list(dataclasses.astuple(blocks)) for part, blocks in chosen.items()}, tf32)
 
 
 def _keep(chosen: Mapping[tuple[str, int, int, str], list[int]], tf32: bool) -> None:

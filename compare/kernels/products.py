@@ -5,13 +5,13 @@ kernels stand here:
 
 - `multiply` computes y = f(x) w. f is the identity, or max(scale x + bias, 0) of the batch norm before. It also returns
   the moments of y.
-- `data_gradient` computes the gradient of f's input, masks it by f's ReLU, and returns the two sums that the gradient
-  of the batch norm before needs.
-- `weight_gradient` computes the gradient of w.
+- `data_gradient` computes the gradient of x, where x is the result of a residual sum's ReLU. It returns the two sums
+  that the gradient of the batch norm before needs.
+- `weight_gradient` computes the gradient of w for such an x.
 
-Both gradients form batch norm's own gradient a g + b y + c while they read g and y. Each program walks over a fixed
-list of tiles and writes its sums to a place of its own. `finish_moments` and plain sums join these in a fixed order. So
-runs repeat to the bit.
+Both gradients mask g by the ReLU after y, and form batch norm's own gradient a g + b y + c while they read g and y.
+Each program walks over a fixed list of tiles and writes its sums to a place of its own. Plain sums join these in a
+fixed order. So runs repeat to the bit.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -35,8 +35,6 @@ def multiply(
     OUTER: tl.constexpr,
     WEIGHT_INNER: tl.constexpr,
     WEIGHT_OUTER: tl.constexpr,
-    SIDE: tl.constexpr,
-    STRIDE: tl.constexpr,
     APPLY: tl.constexpr,
     PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr,
@@ -48,29 +46,27 @@ def multiply(
 ):
     """Write y [ROWS, OUTER] = f(x) w and each program's moments of y.
 
-    x is [.., INNER] and w is [INNER, OUTER] with the strides WEIGHT_INNER and WEIGHT_OUTER. With a STRIDE over 1, rows
-    of y are every STRIDE-th pixel in both directions of square images with SIDE pixels a side. `means` and `squares`
-    are [PROGRAMS // column blocks, OUTER]: the mean over the program's rows, and the sum of squared deviations from it.
-    `shift` [OUTER] is a rough mean, so that sums of squares do not cancel. GROUP is 8 times the number of warps. Then a
-    thread adds up its own rows, and threads exchange sums only at the end. With 0 they exchange them after each tile.
+    x is [ROWS, INNER] and w is [INNER, OUTER] with the strides WEIGHT_INNER and WEIGHT_OUTER. `means` and `squares` are
+    [PROGRAMS // column blocks, OUTER]: the mean over the program's rows, and the sum of squared deviations from it.
+    `shift` [OUTER] is a rough mean, so that sums of squares do not cancel. GROUP is 8 times the number of warps. So a
+    thread adds up its own rows, and threads exchange sums only at the end.
     """
     column_blocks: tl.constexpr = (OUTER + BLOCK_OUTER - 1) // BLOCK_OUTER
     row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
     steps: tl.constexpr = (INNER + BLOCK_INNER - 1) // BLOCK_INNER
     walkers: tl.constexpr = PROGRAMS // column_blocks
-    lanes: tl.constexpr = GROUP if GROUP > 0 else 1
 
     program = tl.program_id(0)
     walker = program // column_blocks
     columns = program % column_blocks * BLOCK_OUTER + tl.arange(0, BLOCK_OUTER)
-    total = tl.zeros([lanes, BLOCK_OUTER], tl.float32)
-    total_squares = tl.zeros([lanes, BLOCK_OUTER], tl.float32)
+    total = tl.zeros([GROUP, BLOCK_OUTER], tl.float32)
+    total_squares = tl.zeros([GROUP, BLOCK_OUTER], tl.float32)
     if steps == 1:
         inner = tl.arange(0, BLOCK_INNER)
         w = _tile_of_weight(weight, inner, columns, INNER, OUTER, WEIGHT_INNER, WEIGHT_OUTER)
         for block in tl.range(walker, row_blocks, walkers, num_stages=STAGES):
             rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-            a = _activated_tile(x, scale, bias, rows, inner, ROWS, INNER, SIDE, STRIDE, APPLY, BLOCK_ROWS, BLOCK_INNER)
+            a = _activated_tile(x, scale, bias, rows, inner, ROWS, INNER, APPLY, BLOCK_ROWS, BLOCK_INNER)
             product = tl.dot(a, w, input_precision=PRECISION)
             total, total_squares = _store_with_moments(
                 product, y, rows, columns, shift, total, total_squares, ROWS, OUTER,
@@ -87,7 +83,7 @@ def multiply(
             rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
             inner = step * BLOCK_INNER + tl.arange(0, BLOCK_INNER)
             w = _tile_of_weight(weight, inner, columns, INNER, OUTER, WEIGHT_INNER, WEIGHT_OUTER)
-            a = _activated_tile(x, scale, bias, rows, inner, ROWS, INNER, SIDE, STRIDE, APPLY, BLOCK_ROWS, BLOCK_INNER)
+            a = _activated_tile(x, scale, bias, rows, inner, ROWS, INNER, APPLY, BLOCK_ROWS, BLOCK_INNER)
             product = tl.dot(a, w, product, input_precision=PRECISION)
             if step == steps - 1:
                 total, total_squares = _store_with_moments(
@@ -110,8 +106,6 @@ def data_gradient(
     factors,
     weight,
     x,
-    scale,
-    bias,
     center,
     skip,
     source,
@@ -123,10 +117,6 @@ def data_gradient(
     OUTER: tl.constexpr,
     WEIGHT_INNER: tl.constexpr,
     WEIGHT_OUTER: tl.constexpr,
-    NORMALISED: tl.constexpr,
-    GATED: tl.constexpr,
-    MASK: tl.constexpr,
-    ADD: tl.constexpr,
     PRECISION: tl.constexpr,
     PROGRAMS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
@@ -135,25 +125,21 @@ def data_gradient(
     GROUP: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Write result [ROWS, INNER]: the gradient of a product's input, masked, and its sums for the batch norm before.
+    """Write result [ROWS, INNER]: v = d w^T + skip, zero where x <= 0, and its sums for the batch norm before.
 
-    v = d w^T, where d is g, or a g + b y + c if NORMALISED. `factors` [5, OUTER] holds a, b, c, and the scale and
-    bias of the ReLU after y. GATED says that this ReLU still has to mask g. ADD adds `skip` to v.
-
-    MASK sets v to zero where a ReLU was off: where scale x + bias <= 0 ("affine"), or where x <= 0 ("plain"). `sums`
-    adds v over each program's rows, and `products` adds v (source - center). For "affine", x is the source.
+    d = a g + b y + c, with g masked by the ReLU after y. `factors` [5, OUTER] holds a, b, c, and that ReLU's scale and
+    bias. `sums` adds v over each program's rows, and `products` adds v (source - center).
     """
     column_blocks: tl.constexpr = (INNER + BLOCK_INNER - 1) // BLOCK_INNER
     row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
     steps: tl.constexpr = (OUTER + BLOCK_OUTER - 1) // BLOCK_OUTER
     walkers: tl.constexpr = PROGRAMS // column_blocks
-    lanes: tl.constexpr = GROUP if GROUP > 0 else 1
 
     program = tl.program_id(0)
     walker = program // column_blocks
     columns = program % column_blocks * BLOCK_INNER + tl.arange(0, BLOCK_INNER)
-    total = tl.zeros([lanes, BLOCK_INNER], tl.float32)
-    total_products = tl.zeros([lanes, BLOCK_INNER], tl.float32)
+    total = tl.zeros([GROUP, BLOCK_INNER], tl.float32)
+    total_products = tl.zeros([GROUP, BLOCK_INNER], tl.float32)
     blocks = (row_blocks - walker + walkers - 1) // walkers
     block = walker - walkers
     step = steps - 1
@@ -164,13 +150,13 @@ def data_gradient(
         rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
         outer = step * BLOCK_OUTER + tl.arange(0, BLOCK_OUTER)
         w = _tile_of_weight(weight, outer, columns, OUTER, INNER, WEIGHT_OUTER, WEIGHT_INNER)
-        d = _gradient_tile(gradient, y, factors, rows, outer, ROWS, OUTER, NORMALISED, GATED, BLOCK_ROWS, BLOCK_OUTER)
+        d = _gradient_tile(gradient, y, factors, rows, outer, ROWS, OUTER, BLOCK_ROWS, BLOCK_OUTER)
         product = tl.dot(d, w, product, input_precision=PRECISION)
         # Triton would load what this branch reads far ahead, through shared memory that the product needs.
         if step == steps - 1:
             total, total_products = _store_masked(
-                product, x, scale, bias, center, skip, source, result, rows, columns, total, total_products,
-                ROWS, INNER, MASK, ADD, BLOCK_ROWS, BLOCK_INNER, GROUP,
+                product, x, center, skip, source, result, rows, columns, total, total_products,
+                ROWS, INNER, BLOCK_ROWS, BLOCK_INNER, GROUP,
             )  # fmt: skip
             product = tl.zeros([BLOCK_ROWS, BLOCK_INNER], tl.float32)
     places = walker * INNER + columns
@@ -184,17 +170,10 @@ def weight_gradient(
     y,
     factors,
     x,
-    scale,
-    bias,
     parts,
     ROWS: tl.constexpr,
     INNER: tl.constexpr,
     OUTER: tl.constexpr,
-    SIDE: tl.constexpr,
-    STRIDE: tl.constexpr,
-    NORMALISED: tl.constexpr,
-    GATED: tl.constexpr,
-    APPLY: tl.constexpr,
     PRECISION: tl.constexpr,
     SPLITS: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
@@ -202,7 +181,7 @@ def weight_gradient(
     BLOCK_OUTER: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """Write parts [SPLITS, INNER, OUTER]. Their sum over SPLITS is the weight's gradient f(x)^T d."""
+    """Write parts [SPLITS, INNER, OUTER]. Their sum over SPLITS is x^T d, the gradient of w. d is `data_gradient`'s."""
     outer_blocks: tl.constexpr = (OUTER + BLOCK_OUTER - 1) // BLOCK_OUTER
     inner_blocks: tl.constexpr = (INNER + BLOCK_INNER - 1) // BLOCK_INNER
     row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
@@ -214,80 +193,11 @@ def weight_gradient(
     product = tl.zeros([BLOCK_INNER, BLOCK_OUTER], tl.float32)
     for block in tl.range(split, row_blocks, SPLITS, num_stages=STAGES):
         rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-        a = _activated_tile(x, scale, bias, rows, inner, ROWS, INNER, SIDE, STRIDE, APPLY, BLOCK_ROWS, BLOCK_INNER)
-        d = _gradient_tile(gradient, y, factors, rows, outer, ROWS, OUTER, NORMALISED, GATED, BLOCK_ROWS, BLOCK_OUTER)
+        a = _load_tile(x, rows, inner, ROWS, INNER, BLOCK_ROWS, BLOCK_INNER)
+        d = _gradient_tile(gradient, y, factors, rows, outer, ROWS, OUTER, BLOCK_ROWS, BLOCK_OUTER)
         product = tl.dot(tl.trans(a), d, product, input_precision=PRECISION)
     places = split * INNER * OUTER + inner[:, None] * OUTER + outer[None, :]
     tl.store(parts + places, product, mask=(inner < INNER)[:, None] & (outer < OUTER)[None, :])
-
-
-@triton.jit
-def both_gradients(
-    gradient,
-    y,
-    factors,
-    weight,
-    x,
-    scale,
-    bias,
-    center,
-    skip,
-    source,
-    result,
-    sums,
-    products,
-    parts,
-    ROWS: tl.constexpr,
-    INNER: tl.constexpr,
-    OUTER: tl.constexpr,
-    WEIGHT_INNER: tl.constexpr,
-    WEIGHT_OUTER: tl.constexpr,
-    NORMALISED: tl.constexpr,
-    GATED: tl.constexpr,
-    MASK: tl.constexpr,
-    ADD: tl.constexpr,
-    PRECISION: tl.constexpr,
-    PROGRAMS: tl.constexpr,
-    BLOCK_ROWS: tl.constexpr,
-    GROUP: tl.constexpr,
-    STAGES: tl.constexpr,
-):
-    """Do the work of `data_gradient` and `weight_gradient` in one pass, for channels that fit into one tile.
-
-    INNER and OUTER are powers of two. `parts` is [PROGRAMS, INNER, OUTER]. f is max(scale x + bias, 0) where MASK is
-    "affine", and else the identity.
-    """
-    row_blocks: tl.constexpr = (ROWS + BLOCK_ROWS - 1) // BLOCK_ROWS
-    lanes: tl.constexpr = GROUP if GROUP > 0 else 1
-
-    program = tl.program_id(0)
-    columns = tl.arange(0, INNER)
-    outer = tl.arange(0, OUTER)
-    w = _tile_of_weight(weight, outer, columns, OUTER, INNER, WEIGHT_OUTER, WEIGHT_INNER)
-    total = tl.zeros([lanes, INNER], tl.float32)
-    total_products = tl.zeros([lanes, INNER], tl.float32)
-    of_weight = tl.zeros([INNER, OUTER], tl.float32)
-    blocks = (row_blocks - program + PROGRAMS - 1) // PROGRAMS
-    block = program - PROGRAMS
-    step = 0
-    for _ in tl.range(0, blocks, num_stages=STAGES):
-        step = tl.where(step == 0, 0, step + 1)
-        block = tl.where(step == 0, block + PROGRAMS, block)
-        rows = block * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
-        d = _gradient_tile(gradient, y, factors, rows, outer, ROWS, OUTER, NORMALISED, GATED, BLOCK_ROWS, OUTER)
-        a = _activated_tile(x, scale, bias, rows, columns, ROWS, INNER, 1, 1, MASK == "affine", BLOCK_ROWS, INNER)
-        product = tl.dot(d, w, input_precision=PRECISION)
-        of_weight = tl.dot(tl.trans(a), d, of_weight, input_precision=PRECISION)
-        # Always: see `data_gradient`. x is loaded before, and Triton 3.6 cannot compile a second use within a branch.
-        if MASK == "affine" or step == 0:
-            total, total_products = _store_masked(
-                product, x, scale, bias, center, skip, source, result, rows, columns, total, total_products,
-                ROWS, INNER, MASK, ADD, BLOCK_ROWS, INNER, GROUP,
-            )  # fmt: skip
-    places = program * INNER + columns
-    tl.store(sums + places, tl.sum(total, 0))
-    tl.store(products + places, tl.sum(total_products, 0))
-    tl.store(parts + program * INNER * OUTER + columns[:, None] * OUTER + outer[None, :], of_weight)
 
 
 @triton.jit
@@ -314,29 +224,16 @@ def _rows_of_walker(
 
 
 @triton.jit
-def _row_places(rows, WIDTH: tl.constexpr, SIDE: tl.constexpr, STRIDE: tl.constexpr):
-    """Return where rows of the result begin in an input with WIDTH channels."""
-    if STRIDE == 1:
-        return rows * WIDTH
-    else:
-        lines: tl.constexpr = (SIDE + STRIDE - 1) // STRIDE
-        image = rows // (lines * lines)
-        within = rows % (lines * lines)
-        return (image * SIDE * SIDE + within // lines * STRIDE * SIDE + within % lines * STRIDE) * WIDTH
-
-
-@triton.jit
 def _load_tile(
     pointer,
     rows,
     columns,
-    starts,
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    places = starts[:, None] + columns[None, :]
+    places = (rows * WIDTH)[:, None] + columns[None, :]
     if ROWS % BLOCK_ROWS == 0 and WIDTH % BLOCK == 0:
         return tl.load(pointer + places)
     else:
@@ -360,14 +257,12 @@ def _activated_tile(
     inner,
     ROWS: tl.constexpr,
     INNER: tl.constexpr,
-    SIDE: tl.constexpr,
-    STRIDE: tl.constexpr,
     APPLY: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Return f(x), rounded to x's dtype. Beyond the end only the other factor is zero."""
-    a = _load_tile(x, rows, inner, _row_places(rows, INNER, SIDE, STRIDE), ROWS, INNER, BLOCK_ROWS, BLOCK)
+    a = _load_tile(x, rows, inner, ROWS, INNER, BLOCK_ROWS, BLOCK)
     if APPLY:
         wide = (
             a.to(tl.float32) * _vector(scale, inner, INNER, BLOCK)[None, :]
@@ -386,44 +281,33 @@ def _gradient_tile(
     outer,
     ROWS: tl.constexpr,
     OUTER: tl.constexpr,
-    NORMALISED: tl.constexpr,
-    GATED: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Return a g + b y + c, rounded to g's dtype, with zeros beyond the last row and channel."""
-    g = _load_tile(gradient, rows, outer, rows * OUTER, ROWS, OUTER, BLOCK_ROWS, BLOCK)
-    if NORMALISED:
-        wide = _load_tile(y, rows, outer, rows * OUTER, ROWS, OUTER, BLOCK_ROWS, BLOCK).to(tl.float32)
-        masked = g.to(tl.float32)
-        if GATED:
-            switch = wide * _vector(factors + 3 * OUTER, outer, OUTER, BLOCK)[None, :]
-            masked = tl.where(switch + _vector(factors + 4 * OUTER, outer, OUTER, BLOCK)[None, :] > 0, masked, 0.0)
-        d = (
-            masked * _vector(factors, outer, OUTER, BLOCK)[None, :]
-            + wide * _vector(factors + OUTER, outer, OUTER, BLOCK)[None, :]
-        )
-        d += _vector(factors + 2 * OUTER, outer, OUTER, BLOCK)[None, :]
-        if ROWS % BLOCK_ROWS != 0:
-            d = tl.where((rows < ROWS)[:, None], d, 0.0)
-        return d.to(g.dtype)
-    else:
-        return g
+    """Return a g + b y + c, rounded to g's dtype, with zeros beyond the last channel. Beyond the last row it is c."""
+    g = _load_tile(gradient, rows, outer, ROWS, OUTER, BLOCK_ROWS, BLOCK)
+    wide = _load_tile(y, rows, outer, ROWS, OUTER, BLOCK_ROWS, BLOCK).to(tl.float32)
+    switch = wide * _vector(factors + 3 * OUTER, outer, OUTER, BLOCK)[None, :]
+    switch += _vector(factors + 4 * OUTER, outer, OUTER, BLOCK)[None, :]
+    masked = tl.where(switch > 0, g.to(tl.float32), 0.0)
+    d = (
+        masked * _vector(factors, outer, OUTER, BLOCK)[None, :]
+        + wide * _vector(factors + OUTER, outer, OUTER, BLOCK)[None, :]
+    )
+    d += _vector(factors + 2 * OUTER, outer, OUTER, BLOCK)[None, :]
+    return d.to(g.dtype)
 
 
 @triton.jit
 def _add_rows(tile, GROUP: tl.constexpr):
-    """Return sums over rows of tile [rows, columns] as [GROUP, columns], or as [1, columns] without groups.
+    """Return sums over rows of tile [rows, columns] as [GROUP, columns].
 
     A tensor core's result has rows i and i + 8 of 16 in one thread, and rows 16 * warps apart. These are added here.
     """
     rows: tl.constexpr = tile.shape[0]
     width: tl.constexpr = tile.shape[1]
-    if GROUP == 0:
-        return tl.sum(tile, 0)[None, :]
-    else:
-        halves = tl.sum(tl.reshape(tile, [rows // (2 * GROUP), GROUP // 8, 2, 8, width]), 2)
-        return tl.reshape(tl.sum(halves, 0), [GROUP, width])
+    halves = tl.sum(tl.reshape(tile, [rows // (2 * GROUP), GROUP // 8, 2, 8, width]), 2)
+    return tl.reshape(tl.sum(halves, 0), [GROUP, width])
 
 
 @triton.jit
@@ -439,12 +323,8 @@ def _add_rows_of_pair(first, second, GROUP: tl.constexpr):
     """
     rows: tl.constexpr = first.shape[0]
     width: tl.constexpr = first.shape[1]
-    if GROUP == 0:
-        a, b = tl.reduce((first, second), 0, _add_pairs)
-        return a[None, :], b[None, :]
-    else:
-        shape: tl.constexpr = [rows // GROUP, GROUP, width]
-        return tl.reduce((tl.reshape(first, shape), tl.reshape(second, shape)), 0, _add_pairs)
+    shape: tl.constexpr = [rows // GROUP, GROUP, width]
+    return tl.reduce((tl.reshape(first, shape), tl.reshape(second, shape)), 0, _add_pairs)
 
 
 @triton.jit
@@ -479,8 +359,6 @@ def _store_with_moments(
 def _store_masked(
     product,
     x,
-    scale,
-    bias,
     center,
     skip,
     source,
@@ -491,37 +369,22 @@ def _store_masked(
     total_products,
     ROWS: tl.constexpr,
     INNER: tl.constexpr,
-    MASK: tl.constexpr,
-    ADD: tl.constexpr,
     BLOCK_ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     """Store a tile of a data gradient after its sum with `skip` and its mask, and add up its sums."""
-    starts = rows * INNER
-    value = product
-    if ADD:
-        value += _load_tile(skip, rows, columns, starts, ROWS, INNER, BLOCK_ROWS, BLOCK).to(tl.float32)
-    of_source = tl.zeros_like(product)
-    if MASK != "none":
-        switch = _load_tile(x, rows, columns, starts, ROWS, INNER, BLOCK_ROWS, BLOCK).to(tl.float32)
-        of_source = switch
-        if MASK == "affine":
-            switch = (
-                switch * _vector(scale, columns, INNER, BLOCK)[None, :] + _vector(bias, columns, INNER, BLOCK)[None, :]
-            )
-        value = tl.where(switch > 0, value, 0.0)
-    if MASK != "affine":
-        of_source = _load_tile(source, rows, columns, starts, ROWS, INNER, BLOCK_ROWS, BLOCK).to(tl.float32)
+    value = product + _load_tile(skip, rows, columns, ROWS, INNER, BLOCK_ROWS, BLOCK).to(tl.float32)
+    switch = _load_tile(x, rows, columns, ROWS, INNER, BLOCK_ROWS, BLOCK).to(tl.float32)  # 0 beyond the last row
+    value = tl.where(switch > 0, value, 0.0)
+    of_source = _load_tile(source, rows, columns, ROWS, INNER, BLOCK_ROWS, BLOCK).to(tl.float32)
     stored = value.to(result.dtype.element_ty)
-    places = starts[:, None] + columns[None, :]
+    places = (rows * INNER)[:, None] + columns[None, :]
     if ROWS % BLOCK_ROWS == 0 and INNER % BLOCK == 0:
         tl.store(result + places, stored)
     else:
         tl.store(result + places, stored, mask=(rows < ROWS)[:, None] & (columns < INNER)[None, :])
     wide = stored.to(tl.float32)
-    if ROWS % BLOCK_ROWS != 0:
-        wide = tl.where((rows < ROWS)[:, None], wide, 0.0)
     far = wide * (of_source - _vector(center, columns, INNER, BLOCK)[None, :])
     sums, products = _add_rows_of_pair(wide, far, GROUP)
     return total + sums, total_products + products

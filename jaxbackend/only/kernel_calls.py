@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from compare.base.interface import Refused
 from compare.kernels import launches
-from compare.kernels.launches import Launch, Mask, Product
+from compare.kernels.launches import Blocks, Launch, Mask, Product
 
 
 def multiply(
@@ -29,7 +29,7 @@ def multiply(
     """Return y = f(x) w, and each program's means and sums of squared deviations."""
     launch = launches.multiply(
         _shape(x, weight),
-        launches.read_blocks(blocks),
+        Blocks(*blocks),
         processors=_processors(),
         apply=kind == "affine",
         weight_strides=(weight.shape[1], 1),
@@ -44,84 +44,30 @@ def data_gradient(
     factors: jax.Array,
     weight: jax.Array,
     x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
     center: jax.Array,
     skip: jax.Array,
     source: jax.Array,
-    kind: Mask,
-    normalised: bool,
-    gated: bool,
     tf32: bool,
     blocks: Sequence[int],
 ) -> list[jax.Array]:
     """Return the masked gradient of the input, and each program's sums of it and of its products with the source."""
     launch = launches.data_gradient(
         _shape(x, weight),
-        launches.read_blocks(blocks),
+        Blocks(*blocks),
         processors=_processors(),
         weight_strides=(weight.shape[1], 1),
-        normalised=normalised,
-        gated=gated,
-        mask=kind,
-        add=kind == "plain",
         precision=_precision(tf32),
     )
-    return call(launch, (gradient, y, factors, weight, x, scale, bias, center, skip, source))
+    return call(launch, (gradient, y, factors, weight, x, center, skip, source))
 
 
 def weight_gradient(
-    gradient: jax.Array,
-    y: jax.Array,
-    factors: jax.Array,
-    x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    kind: Mask,
-    gated: bool,
-    tf32: bool,
-    blocks: Sequence[int],
+    gradient: jax.Array, y: jax.Array, factors: jax.Array, x: jax.Array, tf32: bool, blocks: Sequence[int]
 ) -> jax.Array:
     """Return parts [splits, inputs, outputs] of the weight's gradient."""
-    launch = launches.weight_gradient(
-        Product(x.shape[0], x.shape[1], y.shape[1]),
-        launches.read_blocks(blocks),
-        processors=_processors(),
-        apply=kind == "affine",
-        gated=gated,
-        precision=_precision(tf32),
-    )
-    return call(launch, (gradient, y, factors, x, scale, bias))[0]
-
-
-def both_gradients(
-    gradient: jax.Array,
-    y: jax.Array,
-    factors: jax.Array,
-    weight: jax.Array,
-    x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    center: jax.Array,
-    skip: jax.Array,
-    source: jax.Array,
-    kind: Mask,
-    gated: bool,
-    tf32: bool,
-    blocks: Sequence[int],
-) -> list[jax.Array]:
-    """Return what `data_gradient` and `weight_gradient` return."""
-    launch = launches.both_gradients(
-        _shape(x, weight),
-        launches.read_blocks(blocks),
-        processors=_processors(),
-        weight_strides=(weight.shape[1], 1),
-        gated=gated,
-        mask=kind,
-        add=kind == "plain",
-        precision=_precision(tf32),
-    )
-    return call(launch, (gradient, y, factors, weight, x, scale, bias, center, skip, source))
+    product = Product(x.shape[0], x.shape[1], y.shape[1])
+    launch = launches.weight_gradient(product, Blocks(*blocks), processors=_processors(), precision=_precision(tf32))
+    return call(launch, (gradient, y, factors, x))[0]
 
 
 def call(launch: Launch, inputs: Sequence[jax.Array]) -> list[jax.Array]:

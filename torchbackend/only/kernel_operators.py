@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compare.kernels import launches
-from compare.kernels.launches import Launch, Product
+from compare.kernels.launches import Blocks, Launch, Product
 
 
 @torch.library.custom_op("samestep::multiply", mutates_args=())
@@ -38,88 +38,41 @@ def data_gradient(
     factors: Tensor,
     weight: Tensor,
     x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
     center: Tensor,
     skip: Tensor,
     source: Tensor,
-    kind: str,
-    normalised: bool,
-    gated: bool,
     tf32: bool,
     blocks: list[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the masked gradient of the input, and each program's sums of it and of its products with the source."""
-    launch = _data_gradient(x, weight, kind, normalised, gated, tf32, blocks)
-    inputs = (gradient, y, factors, weight, x, scale, bias, center, skip, source)
-    result, sums, products = _run(launch, inputs)
+    inputs = (gradient, y, factors, weight, x, center, skip, source)
+    result, sums, products = _run(_data_gradient(x, weight, tf32, blocks), inputs)
     return result, sums, products
 
 
 @data_gradient.register_fake
 def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     weight, x = inputs[3:5]
-    result, sums, products = _outputs(_data_gradient(x, weight, *inputs[-5:]), x)
+    result, sums, products = _outputs(_data_gradient(x, weight, *inputs[-2:]), x)
     return result, sums, products
 
 
 @torch.library.custom_op("samestep::weight_gradient", mutates_args=())
-def weight_gradient(
-    gradient: Tensor,
-    y: Tensor,
-    factors: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    kind: str,
-    gated: bool,
-    tf32: bool,
-    blocks: list[int],
-) -> Tensor:
+def weight_gradient(gradient: Tensor, y: Tensor, factors: Tensor, x: Tensor, tf32: bool, blocks: list[int]) -> Tensor:
     """Return parts [splits, inputs, outputs] of the weight's gradient."""
-    return _run(_weight_gradient(x, y, kind, gated, tf32, blocks), (gradient, y, factors, x, scale, bias))[0]
+    return _run(_weight_gradient(x, y, tf32, blocks), (gradient, y, factors, x))[0]
 
 
 @weight_gradient.register_fake
 def _(*inputs: Any) -> Tensor:
     _, y, _, x, *_ = inputs
-    return _outputs(_weight_gradient(x, y, *inputs[-4:]), x)[0]
-
-
-@torch.library.custom_op("samestep::both_gradients", mutates_args=())
-def both_gradients(
-    gradient: Tensor,
-    y: Tensor,
-    factors: Tensor,
-    weight: Tensor,
-    x: Tensor,
-    scale: Tensor,
-    bias: Tensor,
-    center: Tensor,
-    skip: Tensor,
-    source: Tensor,
-    kind: str,
-    gated: bool,
-    tf32: bool,
-    blocks: list[int],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what `data_gradient` and `weight_gradient` return."""
-    inputs = (gradient, y, factors, weight, x, scale, bias, center, skip, source)
-    result, sums, products, parts = _run(_both_gradients(x, weight, kind, gated, tf32, blocks), inputs)
-    return result, sums, products, parts
-
-
-@both_gradients.register_fake
-def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    weight, x = inputs[3:5]
-    result, sums, products, parts = _outputs(_both_gradients(x, weight, *inputs[-4:]), x)
-    return result, sums, products, parts
+    return _outputs(_weight_gradient(x, y, *inputs[-2:]), x)[0]
 
 
 def _multiply(x: Tensor, weight: Tensor, kind: str, tf32: bool, blocks: list[int]) -> Launch:
     return launches.multiply(
         Product(x.shape[0], x.shape[1], weight.shape[0]),
-        launches.read_blocks(blocks),
+        Blocks(*blocks),
         processors=_processors(x),
         apply=kind == "affine",
         weight_strides=(weight.stride(1), weight.stride(0)),
@@ -127,44 +80,19 @@ def _multiply(x: Tensor, weight: Tensor, kind: str, tf32: bool, blocks: list[int
     )
 
 
-def _data_gradient(
-    x: Tensor, weight: Tensor, kind: str, normalised: bool, gated: bool, tf32: bool, blocks: list[int]
-) -> Launch:
+def _data_gradient(x: Tensor, weight: Tensor, tf32: bool, blocks: list[int]) -> Launch:
     return launches.data_gradient(
         Product(x.shape[0], x.shape[1], weight.shape[0]),
-        launches.read_blocks(blocks),
+        Blocks(*blocks),
         processors=_processors(x),
         weight_strides=(weight.stride(1), weight.stride(0)),
-        normalised=normalised,
-        gated=gated,
-        mask=launches.check_mask(kind),
-        add=kind == "plain",
         precision=_precision(tf32),
     )
 
 
-def _weight_gradient(x: Tensor, y: Tensor, kind: str, gated: bool, tf32: bool, blocks: list[int]) -> Launch:
-    return launches.weight_gradient(
-        Product(x.shape[0], x.shape[1], y.shape[1]),
-        launches.read_blocks(blocks),
-        processors=_processors(x),
-        apply=kind == "affine",
-        gated=gated,
-        precision=_precision(tf32),
-    )
-
-
-def _both_gradients(x: Tensor, weight: Tensor, kind: str, gated: bool, tf32: bool, blocks: list[int]) -> Launch:
-    return launches.both_gradients(
-        Product(x.shape[0], x.shape[1], weight.shape[0]),
-        launches.read_blocks(blocks),
-        processors=_processors(x),
-        weight_strides=(weight.stride(1), weight.stride(0)),
-        gated=gated,
-        mask=launches.check_mask(kind),
-        add=kind == "plain",
-        precision=_precision(tf32),
-    )
+def _weight_gradient(x: Tensor, y: Tensor, tf32: bool, blocks: list[int]) -> Launch:
+    product = Product(x.shape[0], x.shape[1], y.shape[1])
+    return launches.weight_gradient(product, Blocks(*blocks), processors=_processors(x), precision=_precision(tf32))
 
 
 def _precision(tf32: bool) -> str:
