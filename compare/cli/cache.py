@@ -26,7 +26,7 @@ def cache(
     action: Annotated[str, typer.Argument(metavar="list|clear", help="List what is kept, or delete it.")],
     kind: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Only certificates, cells or programs.", show_default=False),
+        typer.Option(metavar="NAME", help=f"Only {', '.join(_KINDS[:-1])} or {_KINDS[-1]}.", show_default=False),
     ] = None,
     folder: Annotated[
         Path | None,

@@ -192,20 +192,6 @@ def read(path: Path) -> Result:
         raise type(error)(f"{path}: {error}") from None
 
 
-def read_with_true_verdicts(path: Path) -> Result:
-    """Read a result file, and check also that its verdicts and agreement follow from its figures.
-
-    Raises:
-        OfScale, Refused: as `read` and `compare.results.consistency.check_verdicts`, with the file's name.
-    """
-    result = read(path)
-    try:
-        consistency.check_verdicts(result)
-    except Refused as error:
-        raise Refused(f"{path}: {error}") from None
-    return result
-
-
 def load(path: Path) -> dict[str, Any]:
     """Return the JSON object of a result file, checked as `read` does."""
     return model.to_json(read(path))

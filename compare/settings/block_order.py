@@ -1,7 +1,7 @@
 """The order in which contenders' blocks are timed, and the GPUs that each round is timed on."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -25,11 +25,6 @@ def list_gpus_of_round(number: int, count: int, rotation: int) -> range | None:
         return None
     first = number % count_parts(count, rotation) * count
     return range(first, first + count)
-
-
-def find_stored_gpus(spec: Mapping[str, Any], number: int) -> range | None:
-    """Return the GPUs of round `number` in a stored result with this `spec`, as `gpus_of_round` does."""
-    return list_gpus_of_round(number, spec.get("devices", 1), spec.get("rotation", 1))
 
 
 def count_parts(count: int, rotation: int) -> int:

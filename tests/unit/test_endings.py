@@ -18,7 +18,7 @@ from rich.console import Console
 from compare.execution import round_validity
 from compare.report import telemetry_text
 from compare.reproduce import recompute
-from compare.results import model, result_file
+from compare.results import consistency, model, result_file
 from compare.studies import scaling_report, scaling_result
 from tests.fakebackend import plans
 from tests.unit.result_factory import typed
@@ -135,7 +135,9 @@ def test_what_came_before_the_rounds_is_kept(
     assert (parent.returncode, out) == (128 + number, "")
     (path,) = parents.folder.glob("samestep-out/*/result.json")
     assert f"samestep: {whole}: {path.relative_to(parents.folder)}\n" in error
-    result = model.to_json(result_file.read_with_true_verdicts(path))
+    stored = result_file.read(path)
+    consistency.check_verdicts(stored)
+    result = model.to_json(stored)
     assert (result["spec"]["rounds"], result["spec"]["rounds_requested"]) == (process - 3, 4)
     (comparison,) = result["comparisons"]
     why = f"interrupted after {process - 3} of 4 rounds"
@@ -295,9 +297,9 @@ def test_a_search_for_a_smaller_batch_that_is_interrupted_loses_no_round(parents
     assert (parent.returncode, out) == (128 + signal.SIGINT, "")
     kept = "in the search for a smaller batch; all that came before it is kept: out/result.json"
     assert f"samestep: interrupted {kept}\n" in error
-    *timed, short = model.to_json(result_file.read_with_true_verdicts(parents.folder / "out" / "result.json"))[
-        "contenders"
-    ]
+    result = result_file.read(parents.folder / "out" / "result.json")
+    consistency.check_verdicts(result)
+    *timed, short = model.to_json(result)["contenders"]
     assert [len(each["step_seconds"]["samples"]) for each in timed] == [2, 2]
     assert short["status"] == "oom"
 
