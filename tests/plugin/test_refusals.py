@@ -72,7 +72,7 @@ def test_what_need_not_fail_does_not(suite: Suite) -> None:
     assert len(suite.comparisons()) == 3
 
 
-def test_a_row_without_a_round_that_counts_fails(suite: Suite) -> None:
+def test_a_row_without_a_round_that_counts_or_without_the_marker_fails(suite: Suite) -> None:
     suite.write(
         f"""
         import pytest
@@ -80,11 +80,19 @@ def test_a_row_without_a_round_that_counts_fails(suite: Suite) -> None:
         @pytest.mark.samestep({SETTINGS}, seed=2)
         def test_void(contender):
             pass
+
+        def test_row(contender):
+            pass
         """
     )
     result = suite.run("--benchmark")
-    result.assert_outcomes(errors=2)
-    result.stdout.fnmatch_lines(["samestep: no time of fake counts: rounds 1 and 2 are void: a busy machine"])
+    result.assert_outcomes(errors=3)
+    result.stdout.fnmatch_lines(
+        [
+            "samestep: no time of fake counts: rounds 1 and 2 are void: a busy machine",
+            "samestep: the fixture `contender` needs the marker: @pytest.mark.samestep(...)",
+        ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,21 +113,15 @@ def test_a_marker_that_cannot_be_honoured_stops_the_collection(
     result.stdout.fnmatch_lines([f"test_suite.py::test_marked has the marker `samestep`, but *{said}*"])
 
 
-def test_a_row_needs_the_marker(suite: Suite) -> None:
-    suite.write("def test_row(contender): pass")
-    result = suite.run("--benchmark")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["samestep: the fixture `contender` needs the marker: @pytest.mark.samestep(...)"])
-
-
 @pytest.mark.parametrize(
     ("options", "outcome"),
     [
-        ([], {"passed": 1}),
         (["--samestep-undecided", "fail"], {"failed": 1}),
         (["--samestep-undecided", "skip"], {"skipped": 1}),
     ],
 )
-def test_an_undecided_verdict_passes_fails_or_skips(suite: Suite, options: list[str], outcome: dict[str, int]) -> None:
+def test_an_undecided_verdict_fails_or_skips_on_request(
+    suite: Suite, options: list[str], outcome: dict[str, int]
+) -> None:
     suite.write(f"def test_void(samestep):\n    samestep({SETTINGS}, seed=2)\n")
     suite.run("--benchmark", *options).assert_outcomes(**outcome)

@@ -2,7 +2,6 @@
 
 import json
 from itertools import chain
-from typing import Any
 
 import pytest
 
@@ -34,28 +33,23 @@ TIMING = (
 )
 
 
-@pytest.mark.parametrize("options", ["", TIMING], ids=["plain", "timing-options"])
-def test_rounds_are_the_measured_blocks_to_the_last_bit(suite: Suite, options: str) -> None:
-    result = suite.run("--benchmark", "--benchmark-json=saved.json", *options.split())
+def test_rounds_are_the_measured_blocks_to_the_last_bit_beside_the_machine_and_the_other_figures(suite: Suite) -> None:
+    result = suite.run("--benchmark", "--benchmark-json=saved.json", *TIMING.split())
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines([f"*benchmark '{GROUP}': 4 tests*", "test_step?other? *", "test_step?fake? *"])
-    found = rows(suite.json("saved.json"))
-    assert sorted(found) == [*CALLED, *NAMES]
-    for index, name in enumerate(found):
-        row, number = found[name], index % 2
+    saved = suite.json("saved.json")
+    by_name = rows(saved)
+    assert sorted(by_name) == [*CALLED, *NAMES]
+    for index, name in enumerate(by_name):
+        row, number = by_name[name], index % 2
         assert row["stats"]["data"] == measured(number)
         assert (row["stats"]["rounds"], row["stats"]["iterations"], row["group"]) == (12, 1, GROUP)
         assert row["params"] == {"contender": ("fake", "other")[number]}
     assert len(suite.comparisons()) == 1
-
-
-def test_saved_files_hold_the_machine_and_what_else_was_measured(suite: Suite) -> None:
-    suite.run("--benchmark", "--benchmark-json=saved.json")
-    saved = suite.json("saved.json")
     machine = saved["machine_info"]["samestep"]
     assert machine.keys() == {"gpus", "driver", "cuda_driver", "packages"}
     assert {"numpy", "pytest-benchmark"} <= machine["packages"].keys()
-    fake, other = (rows(saved)[name]["extra_info"] for name in NAMES)
+    fake, other = (by_name[name]["extra_info"] for name in NAMES)
     assert fake["memory"] == {
         "live_peak_bytes": 12 * 2**20,
         "pool_peak_bytes": 24 * 2**20,
@@ -89,16 +83,16 @@ def test_invalid(samestep):
 def test_every_call_of_the_fixture_gives_rows_once_and_invalid_results_give_none(suite: Suite) -> None:
     suite.write(CALLS)
     suite.run("--benchmark", "--benchmark-json=saved.json").assert_outcomes(passed=5)
-    found = rows(suite.json("saved.json"))
+    by_name = rows(suite.json("saved.json"))
     two = [f"test_two[{seed}-{number}{name}]" for seed in (0, 4) for number in ("", "2-") for name in ("fake", "other")]
     both = [f"test_both[{name}]" for name in ("fake", "other")]
-    assert list(found) == [*two, *both, "test_invalid[2-fake]", "test_invalid[2-other]"]
-    row = found["test_two[4-2-other]"]
+    assert list(by_name) == [*two, *both, "test_invalid[2-fake]", "test_invalid[2-other]"]
+    row = by_name["test_two[4-2-other]"]
     assert (row["params"], row["param"]) == ({"seed": 4, "contender": "other"}, "4-2-other")
     assert row["fullname"] == "test_suite.py::test_two[4-2-other]"
     assert (row["extra_info"]["agreement"], row["extra_info"]["compile_seconds"]) == ("pass", 12.34)
     assert row["extra_info"]["memory"]["live_peak_bytes"] == 12 * 2**20
-    assert found["test_invalid[2-fake]"]["group"] == "mine"
+    assert by_name["test_invalid[2-fake]"]["group"] == "mine"
 
 
 def test_without_the_switch_machine_info_is_pytest_benchmarks_own(suite: Suite) -> None:
@@ -138,69 +132,70 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.samestep("digits-cnn", {SETTINGS}, {{settings}})
+def compared(**settings):
+    return pytest.mark.samestep("digits-cnn", {SETTINGS}, **settings)
 
-{{mark}}
-def test_step({{arguments}}):
-    {{body}}
+@compared()
+@pytest.mark.benchmark(group="mine", timer=time.perf_counter)
+def test_grouped(contender):
+    pass
+
+@compared()
+def test_adds(contender, benchmark):
+    benchmark.extra_info["mine"] = contender.name
+
+@compared()
+def test_set_up_before(benchmark, contender):
+    pass
+
+@compared(seed=1)
+def test_void(contender):
+    pass
+
+@pytest.mark.samestep(contenders=["fake", "fake"], device="cpu", epochs=1)
+def test_repeated(contender):
+    pass
 """
 
 
-def write(suite: Suite, arguments: str = "contender", mark: str = "", body: str = "pass", settings: str = "") -> None:
-    suite.write(MARKED.format(arguments=arguments, mark=mark, body=body, settings=settings))
+def test_rows_are_those_of_their_own_test(suite: Suite) -> None:
+    suite.write(MARKED)
+    suite.run("--benchmark", "--benchmark-json=saved.json").assert_outcomes(passed=8, errors=2)
+    by_name = rows(suite.json("saved.json"))
+
+    # A group is the test's own, and its timer times nothing.
+    assert {row["group"] for name, row in by_name.items() if name.startswith("test_grouped")} == {"mine"}
+    assert by_name["test_grouped[other]"]["stats"]["data"] == measured(1)
+
+    added = by_name["test_adds[fake]"]
+    assert (added["extra_info"]["mine"], added["stats"]["data"]) == ("fake", measured(0))
+
+    # A benchmark that is set up before the row could time it.
+    assert not [name for name in by_name if name.startswith("test_set_up_before")]
+
+    void = by_name["test_void[fake]"]
+    assert void["stats"]["data"] == measured(0, slice(1, None))
+    assert void["extra_info"]["voided"] == [{"round": 1, "reason": "a busy machine"}]
+
+    assert {"test_repeated[fake]", "test_repeated[fake#2]"} <= by_name.keys()
 
 
-def saved(suite: Suite, **outcomes: int) -> dict[str, dict[str, Any]]:
-    result = suite.run("--benchmark", "--benchmark-json=saved.json")
-    result.assert_outcomes(**outcomes)
-    return rows(suite.json("saved.json"))
-
-
-def test_a_tests_own_group_is_kept_but_never_its_timer(suite: Suite) -> None:
-    write(suite, mark="@pytest.mark.benchmark(group='mine', timer=time.perf_counter)")
-    found = saved(suite, passed=2)
-    assert {row["group"] for row in found.values()} == {"mine"}
-    assert found[NAMES[1]]["stats"]["data"] == measured(1)
-
-
-def test_a_test_may_add_to_its_row(suite: Suite) -> None:
-    write(suite, "contender, benchmark", body="benchmark.extra_info['mine'] = contender.name")
-    found = saved(suite, passed=2)
-    assert found[NAMES[0]]["extra_info"]["mine"] == "fake"
-    assert found[NAMES[0]]["stats"]["data"] == measured(0)
-
-
-def test_a_benchmark_that_is_set_up_before_the_row_cannot_time_it(suite: Suite) -> None:
-    write(suite, "benchmark, contender")
-    assert saved(suite, errors=2) == {}
-
-
-def test_void_rounds_are_in_no_row(suite: Suite) -> None:
-    write(suite, settings="seed=1")
-    found = saved(suite, passed=2)
-    assert found[NAMES[0]]["stats"]["data"] == measured(0, slice(1, None))
-    assert found[NAMES[0]]["extra_info"]["voided"] == [{"round": 1, "reason": "a busy machine"}]
-
-
-@pytest.mark.parametrize(("settings", "outcomes"), [("seed=3", {"errors": 2}), ("seed=3, check=False", {"passed": 2})])
-def test_contenders_whose_times_must_not_be_compared_have_no_row(
-    suite: Suite, settings: str, outcomes: dict[str, int]
-) -> None:
-    write(suite, settings=settings)
-    # pytest-benchmark warns that there is nothing to save.
-    result = suite.run("--benchmark", "--benchmark-json=saved.json", "-W", "default")
-    result.assert_outcomes(**outcomes)
-    assert not (suite.folder / "saved.json").exists()
-
-
-def test_a_repeated_contender_has_a_row_of_its_own(suite: Suite) -> None:
+def test_contenders_whose_times_must_not_be_compared_have_no_row(suite: Suite) -> None:
+    mark = f"@pytest.mark.samestep('digits-cnn', {SETTINGS}, seed=3"
     suite.write(
-        """
+        f"""
         import pytest
 
-        @pytest.mark.samestep(contenders=["fake", "fake"], device="cpu", epochs=1)
-        def test_step(contender):
+        {mark})
+        def test_checked(contender):
+            pass
+
+        {mark}, check=False)
+        def test_unchecked(contender):
             pass
         """
     )
-    assert sorted(saved(suite, passed=2)) == ["test_step[fake#2]", "test_step[fake]"]
+    # pytest-benchmark warns that there is nothing to save.
+    result = suite.run("--benchmark", "--benchmark-json=saved.json", "-W", "default")
+    result.assert_outcomes(passed=2, errors=2)
+    assert not (suite.folder / "saved.json").exists()

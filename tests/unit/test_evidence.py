@@ -11,11 +11,12 @@ from typing import Any, cast
 import pytest
 
 from compare.agreement.floors import ULP64
-from compare.base import commands
+from compare.base import commands, workloads
 from compare.base.commands import Command
 from compare.base.interface import RunSpec, Value
 from compare.base.precisions import PRECISIONS
-from compare.data import dataset_file
+from compare.data import dataset_file, datasets
+from compare.data.datasets import Dataset
 from compare.execution import certificate_cases, jobs, record_certificates
 from compare.execution.certificate_cases import Case, Evidence
 from compare.execution.jobs import Queue
@@ -29,6 +30,12 @@ from compare.worker.worker import Worker
 from tests.fakebackend import plans
 
 CASE = Case(2, None)
+
+
+@pytest.fixture(scope="module")
+def images() -> Dataset:
+    """Return the images of cifar-cnn, which take longer to make than any of these plans."""
+    return datasets.load(workloads.get("cifar-cnn"), folder=None, seed=0, batch_size=512, epochs=4)
 
 
 def _asked_of_the_baseline(made: Plan, folder: Path, patch: pytest.MonkeyPatch) -> list[Command[Any]]:
@@ -92,10 +99,11 @@ def test_a_floor_is_the_most_of_any_run_and_a_tenth_of_the_far_ones(far: float, 
 
 @pytest.mark.parametrize(("backend", "compiles"), [("torch", False), ("jax", True)])
 def test_noise_is_made_without_waiting_for_a_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, compiles: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Dataset, backend: str, compiles: bool
 ) -> None:
     made = plan.make(
-        Settings(contenders=[f"{backend}:compiled+rematerialisation", "torch"], out=tmp_path, workload="cifar-cnn")
+        Settings(contenders=[f"{backend}:compiled+rematerialisation", "torch"], out=tmp_path, workload="cifar-cnn"),
+        dataset=images,
     )
     asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
     noise, record = (cast(commands.Record, asked[name]).spec.knobs for name in ("noise", "record"))
@@ -112,11 +120,18 @@ def test_noise_is_made_without_waiting_for_a_compiler(
     ],
 )
 def test_noise_is_made_on_one_device_where_that_computes_the_same_and_nothing_is_compiled_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, baseline: str, batch_norm: str, devices: int, way: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    images: Dataset,
+    baseline: str,
+    batch_norm: str,
+    devices: int,
+    way: str,
 ) -> None:
     texts = [baseline, "jax:compiled+pmap"]
     made = plan.make(
-        Settings(contenders=texts, out=tmp_path, workload="cifar-cnn", devices=2, device="cpu", batch_norm=batch_norm)
+        Settings(contenders=texts, out=tmp_path, workload="cifar-cnn", devices=2, device="cpu", batch_norm=batch_norm),
+        dataset=images,
     )
     asked = {command.name: command for command in _asked_of_the_baseline(made, tmp_path, monkeypatch)}
     noise, record = (cast(commands.Record, asked[name]).spec for name in ("noise", "record"))
@@ -138,12 +153,13 @@ def test_what_takes_longest_begins_first(
 
 @pytest.mark.parametrize(("tuning", "count"), [("compiled", 1), ("stock", 0)])
 def test_beside_its_record_a_process_compiles_the_timed_path_in_the_timed_precision(
-    tuning: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tuning: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Dataset
 ) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     made = plan.make(
-        Settings(contenders=[f"torch:{tuning}", "jax"], out=tmp_path, workload="cifar-cnn", precision="bfloat16")
+        Settings(contenders=[f"torch:{tuning}", "jax"], out=tmp_path, workload="cifar-cnn", precision="bfloat16"),
+        dataset=images,
     )
     asked = list(_asked_of_the_baseline(made, tmp_path, monkeypatch))
     compiled = [command for command in asked if isinstance(command, commands.CompileTimedPath)]
@@ -154,12 +170,13 @@ def test_beside_its_record_a_process_compiles_the_timed_path_in_the_timed_precis
 
 @pytest.mark.parametrize(("dispatch", "evenly"), [(8, True), (24, True), (6, False), (1, False)])
 def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dispatch: int, evenly: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Dataset, dispatch: int, evenly: bool
 ) -> None:
     made = plan.make(
         Settings(
             contenders=[f"jax:compiled+steps-per-dispatch={dispatch}", "torch"], out=tmp_path, workload="cifar-cnn"
-        )
+        ),
+        dataset=images,
     )
     assert len(made.dataset.train.labels) == 8 * made.batch_size
     asked = _asked_of_the_baseline(made, tmp_path, monkeypatch)
@@ -168,7 +185,7 @@ def test_a_dispatch_that_takes_whole_epochs_is_certified_by_one_that_does(
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float32", "float64"])
 def test_kernels_are_searched_for_in_the_precision_that_is_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: Dataset, precision: str
 ) -> None:
     searched = dict[str, Value]()
 
@@ -182,7 +199,9 @@ def test_kernels_are_searched_for_in_the_precision_that_is_timed(
         return replace(spec, knobs={**spec.knobs, "kernel-search": True})
 
     monkeypatch.setattr(jobs, "run_jobs", look)
-    made = plan.make(Settings(contenders=["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision))
+    made = plan.make(
+        Settings(contenders=["jax", "torch"], out=tmp_path, workload="cifar-cnn", precision=precision), dataset=images
+    )
     launcher, outcomes = (
         Launcher(made, tmp_path),
         RunState(made, [ContenderRun(contender) for contender in made.contenders]),

@@ -23,13 +23,16 @@ SIZES = (1, 32)
 FAST = {"step_seconds": 1e-3}  # enough requests for p99
 
 
-def run(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, *, other: dict[str, Any] | None = None, **changes: Any
-) -> Result:
-    plans.register(monkeypatch, folder, {"fake": {"seed": 1, **FAST}, "other": {"seed": 2, **FAST, **(other or {})}})
+def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *others: dict[str, Any], **changes: Any) -> Result:
+    """Run `fake` against one or two other backends, each with its script."""
+    names = ("fake", "other", "third")[: 1 + len(others)]
+    scripts = {name: {"seed": seed, **FAST} for seed, name in enumerate(names, start=1)}
+    for name, script in zip(names[1:], others, strict=True):
+        scripts[name] |= script
+    plans.register(monkeypatch, folder, scripts)
     monkeypatch.setattr(timed_requests, "LEAST_REQUESTS", 150)
     settings: dict[str, Any] = {"task": "infer", "rounds": 3, **changes}
-    made = plans.make(folder / "out", ("fake", "other"), epochs=None, **settings)
+    made = plans.make(folder / "out", names, epochs=None, **settings)
     return execute.execute(made, ("samestep",))[0]
 
 
@@ -43,7 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """Return a result in which one side takes twice as long, and its folder."""
     folder = tmp_path_factory.mktemp("slower")
     with pytest.MonkeyPatch.context() as patch:
-        return run(patch, folder, other={"step_seconds": 2e-3}), folder / "out"
+        return run(patch, folder, {"step_seconds": 2e-3}), folder / "out"
 
 
 def test_each_batch_size_has_its_latencies_and_its_verdict(finished: tuple[Result, Path]) -> None:
@@ -110,22 +113,19 @@ def test_the_task_is_a_field_like_any_other(finished: tuple[Result, Path]) -> No
     assert tasks.choose_batch_sizes(repeated, plan.find_workload(result.spec.workload)) == SIZES
 
 
-@pytest.mark.parametrize("fault", ["batch-statistics", "cast"])
-def test_another_function_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str) -> None:
-    result = run(monkeypatch, tmp_path, other={"fault": fault}, rounds=2, batch_sizes="4")
-    assert result.agreement.status == "fail"
-    assert {each.verdict for each in result.comparisons} == {"INVALID"}
+def test_another_function_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    faults = ({"fault": "batch-statistics"}, {"fault": "cast"})
+    result = run(monkeypatch, tmp_path, *faults, rounds=2, batch_sizes="4")
+    assert [pair.status for pair in result.agreement.pairs] == ["fail", "fail"]
+    assert [each.verdict for each in result.comparisons] == ["INVALID", "INVALID"]
 
 
-@pytest.mark.parametrize(
-    ("fault", "words"),
-    [("skip", "requests were dispatched"), ("aged", "changed while it was timed")],
-)
-def test_work_that_was_not_done_is_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str, words: str
-) -> None:
-    result = run(monkeypatch, tmp_path, other={"fault": fault}, rounds=2, batch_sizes="4", agreement=False)
-    assert words in (result.contenders[1].unproven or "")
+def test_work_that_was_not_done_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    faults = ({"fault": "skip"}, {"fault": "aged"})
+    result = run(monkeypatch, tmp_path, *faults, rounds=2, batch_sizes="4", agreement=False)
+    _, skipping, ageing = result.contenders
+    assert "requests were dispatched" in (skipping.unproven or "")
+    assert "changed while it was timed" in (ageing.unproven or "")
 
 
 @pytest.mark.parametrize(
