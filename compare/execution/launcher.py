@@ -288,9 +288,8 @@ class Launcher:
         """Return the name of the folder for compiled programs, or None for the user's own cache.
 
         Certificates use the user's own cache, beside other work. So do explanations of JAX's captured steps, which
-        compile other programs than rounds. Programs that are
-        timed have a folder for each contender, so that a search for kernels is its own. A contender that compiles in
-        every round has a new one.
+        compile other programs than rounds. Programs that are timed have a folder for each contender, so that a search
+        for kernels is its own. A contender that compiles in every round has a new one.
         """
         if purpose in ("matching", "certificate") or (purpose in EXPLAINED and run.contender.backend == "jax"):
             return None
