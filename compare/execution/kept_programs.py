@@ -77,7 +77,9 @@ class KeptPrograms:
                 self._try(run, self._write_times)
             else:
                 self._try(run, self._read_times)
-            if run.cold is None:
+            if run.cold is None and run.settings.get("compile") is False:
+                run.cold_reason = f"it runs op by op; {_MEASURE}"
+            elif run.cold is None:
                 how = "was kept from an earlier run" if run.program_kept else "was compiled beside other work"
                 unkept = f" ({self.reason})" if self.reason else ""
                 run.cold_reason = f"the program {how}{unkept}; {_MEASURE}"
