@@ -14,6 +14,7 @@ from compare.base import workloads
 from compare.base.interface import Arrays
 from compare.data import dataset_file, synthetic
 from compare.data.datasets import Dataset
+from tests.numpybackend import backend as numpybackend
 from tests.parity import twins
 
 BATCH_SIZE = {"digits-cnn": 16, "cifar-cnn": 8}
@@ -58,6 +59,14 @@ def test_the_twins_certify(records: dict[str, Any]):
     assert scaling.value is not None
     assert semantic.value <= 1e-10
     assert scaling.value >= 1e6
+
+
+@pytest.mark.parametrize("records", ["digits-cnn"], indirect=True)
+def test_an_added_backend_certifies_with_torch(
+    records: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(twins.BACKENDS, "torch", numpybackend.BACKEND)  # takes torch's place and its spec
+    assert judged(records["torch"], recorded(tmp_path, "torch", "digits-cnn")).passed
 
 
 def test_either_side_may_be_the_baseline(records: dict[str, Any]):

@@ -12,7 +12,7 @@ from tests.fakebackend.plans import ROOT
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
-    [("hostile_files", "0", "100"), ("kills", "0", "6", "0")],
+    [("hostile_files", "0", "30"), ("kills", "0", "6", "0")],
     ids=lambda attack: attack[0],
 )
 def test_no_attack_breaks_a_promise(attack: tuple[str, ...]) -> None:

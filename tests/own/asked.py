@@ -57,11 +57,6 @@ def agree(
     return _answer(done, out)
 
 
-def agree_whole(jax: str, torch: str, out: Path, *options: str, image: str = "16x16x3", classes: int = 10) -> Answer:
-    """Run `samestep agree` as a user does, with processes, every size and training runs."""
-    return _answer(run("agree", *_asked(jax, torch, image, classes, out), *options), out)
-
-
 def names(jax: str, torch: str, *options: str, image: str = "16x16x3", classes: int = 10) -> dict[str, str]:
     """Return the output of `samestep map`: torch's name of each variable, and Flax's."""
     done = inside.run("map", *_pair(jax, torch), "--input", image, "--classes", str(classes), *options)
