@@ -26,6 +26,8 @@ _CAPTURE, _FLAGS = "graph-capture", "compiler-flags"
 _SAVES_MEMORY = "rematerialisation"
 _STEPS = {"cpu": (4, 8, 24), "cuda": (24, 8, 4)}
 """The values of `steps-per-dispatch` that are tried, by device. The race begins with the first."""
+_LATER = {"cuda": {"compile", _FLAGS}, "cpu": {"compile", _FLAGS, "steps-per-dispatch"}}
+"""Knobs that the race does not begin with, by device. On a CPU, XLA runs loops over steps slowly."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,10 @@ class Track:
         return self.drop_equal(starts)
 
     def _adds_knobs(self, base: str, other: str) -> bool:
-        """Return whether a tuning switches knobs on, and leaves the compiler and its flags alone."""
+        """Return whether a tuning switches knobs on, and none of them is for later."""
         own, others = self.resolve(base) or {}, self.resolve(other) or {}
         changed = {name: value for name, value in others.items() if value != own.get(name)}
-        return False not in changed.values() and not changed.keys() & {"compile", _FLAGS}
+        return False not in changed.values() and not changed.keys() & _LATER[self.device]
 
     def list_neighbours(self, leader: str) -> list[str]:
         """Return the tunings that differ from the leader in one knob. Where a knob needs captured steps, in two."""

@@ -207,23 +207,20 @@ class Search:
         """Return the fastest candidate that agrees, and its gain over the default tuning. None if none agrees."""
         track = race.track
         default = contenders.make_default_tuning(track.backend)
-        baseline = f"{track.backend}:{default}"
         for name in race.list_fastest()[:_CANDIDATES]:
             self.on_heat(f"{track.backend}: certify {name}")
-            if track.resolve(name) == track.resolve(default):  # it is certified too, against the tutorial's form
-                pair = [f"{track.backend}:{tunings.STOCK}", baseline]
-                result = self._compare(pair, rounds=_SHORT_ROUNDS, agreement=True)
-                if result is not None and result.agreement.status == "pass":
-                    return default, 1.0
-                continue
-            result = self._compare([baseline, f"{track.backend}:{name}"], rounds=None, agreement=True)
+            is_default = track.resolve(name) == track.resolve(default)
+            baseline = tunings.STOCK if is_default else default
+            pair = [f"{track.backend}:{baseline}", f"{track.backend}:{name}"]
+            result = self._compare(pair, rounds=_SHORT_ROUNDS if is_default else None, agreement=True)
             if result is None:
                 continue
             passed = result.agreement.status == "pass"
-            figures = [self._judge(contender) for contender in result.contenders]
-            (first, _, _), (figure, status, reason) = figures
+            (first, _, _), (figure, status, reason) = (self._judge(contender) for contender in result.contenders)
             ratio = figure / first if first and figure else None
             self._note(result.contenders[1], status, reason, ratio, passed)
+            if passed and is_default:
+                return default, 1.0
             if passed and ratio is not None:
                 return (name, ratio) if ratio < 1 else (default, 1.0)
         return None
