@@ -37,6 +37,10 @@ def run(
             `batch_size`, `seed` and `data`. `request`, a `compare.Request`, says how to match a pair. None stands for
             the default.
 
+    Returns:
+        The result, with times in seconds, memory in bytes and verdicts. `path` is its file. A contender that failed has
+        a `status` and a `reason`, and raises nothing.
+
     Raises:
         Refused: for an argument that is not allowed, before any process starts; for a pair that cannot be matched.
     """
@@ -61,6 +65,9 @@ def certify(
         seeds: training runs of each contender for the accuracy gate.
         out: as in `run`.
         settings: the options of `samestep agree`, as in `run`.
+
+    Returns:
+        The result, with every gate and no times.
 
     Raises:
         Refused: as in `run`.

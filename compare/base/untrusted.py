@@ -66,10 +66,13 @@ def parse(data: bytes, allowed: str = "a JSON object") -> Any:
     `allowed` says in messages which files are expected.
 
     Raises:
-        Refused: as `check_size`, for what is not UTF-8 or not complete, valid JSON, for NaN and Infinity, a key twice
-            in one object, more than `DIGIT_LIMIT` digits in an integer, too deep a nesting, or too long texts.
+        Refused: as `check_size`, for an empty text, for what is not UTF-8 or not complete, valid JSON, for NaN and
+            Infinity, a key twice in one object, more than `DIGIT_LIMIT` digits in an integer, too deep a nesting, or
+            too long texts.
     """
     check_size(data)
+    if not data:
+        raise Refused(f"is empty; allowed: {allowed}")
     try:
         value = json.loads(
             data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer

@@ -74,7 +74,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The factor on the learning rate at each step, counted from 0.
+    """The factor on the learning rate at each step, counted from 0. `name` is the rule.
 
     - `constant` is 1.
     - `step` multiplies by `factor` at each of the `milestones`.
@@ -110,9 +110,12 @@ class Schedule:
 class OptimizerSpec:
     """An update rule in torch's convention.
 
+    `name` is `sgd` or `adam`.
+
     `sgd`: buffer = momentum * buffer + gradient, without dampening. The first buffer is the gradient. With nesterov,
     step = gradient + momentum * buffer, else step = buffer (torch.optim.SGD; Sutskever et al. 2013 in torch's form).
-    `adam`: Kingma and Ba 2015, epsilon outside the square root (torch.optim.Adam, optax.adam with eps_root=0).
+    `adam`: Kingma and Ba 2015, with `betas` for the moments and `epsilon` outside the square root (torch.optim.Adam,
+    optax.adam with eps_root=0).
 
     `weight_decay` times the parameter is added to the gradient. With `decoupled` (adam only) it is added to the step
     (AdamW, Loshchilov and Hutter 2019). With `decay_kernels_only` only kernels decay.
@@ -157,12 +160,14 @@ class OptimizerSpec:
 
 @dataclass(frozen=True)
 class Workload:
-    """One workload.
+    """A model, its data, its loss and its optimizer.
 
     Attributes:
         name: as in `--workload`.
         summary: one line for `samestep workloads`.
-        data: a source of `compare.data`.
+        model: the model, which both backends build alike.
+        optimizer: the update rule, with its schedule.
+        data: a source of `compare.data.datasets`: `digits`, `mnist`, `cifar10`, `photographs`, `shapes`, `synthetic`.
         batch_size: images per step, unless `--batch-size` says otherwise.
         epochs: passes over the training set, unless `--epochs` says otherwise.
         label_smoothing: is spread evenly over all classes, the true one included (Szegedy et al. 2016).

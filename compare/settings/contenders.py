@@ -210,7 +210,8 @@ def parse(texts: Sequence[str], least: int = 2) -> list[Contender]:
         if backend not in known:
             question = suggest(re.split("[^a-z]", plain.lower())[0], known)
             raise Refused(
-                f"unknown contender {text!r}; {question}allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}"
+                f"unknown contender {text!r}; {question}allowed: BACKEND[:TUNING] with BACKEND {' or '.join(known)}, "
+                "such as torch, torch:tuned or torch:compile+channels-last"
             )
         if colon and not tuning:
             raise Refused(f"contender {text!r} has an empty tuning; allowed: stock, compiled, tuned or knobs")

@@ -95,8 +95,8 @@ class Request:
 
 
 def make_workload(
-    jax: str | None = None,
-    torch: str | None = None,
+    jax: str | Callable[..., Any] | None = None,
+    torch: str | Callable[..., Any] | None = None,
     *,
     image: str | Sequence[int] | Sequence[str],
     classes: int | None = None,
@@ -111,9 +111,11 @@ def make_workload(
     """Return the workload of a user's own pair, trained on synthetic images.
 
     Args:
-        jax: the factory of the flax model, `pkg.module:name` or `path/to/file.py:name`. None compares the torch model
-            with itself, in different tunings.
-        torch: the factory of the torch model, or None likewise.
+        jax: the factory of the flax model, `pkg.module:name` or `path/to/file.py:name`. It may also be the function or
+            class itself, for example of a notebook's cell. Its source is then written to `samestep-out/factories`,
+            because each process makes a model of its own. None compares the torch model with itself, in different
+            tunings.
+        torch: the factory of the torch model, likewise.
         image: height, width and channels, as numbers or as `224x224x3`. Other inputs are a list of texts, such as
             `image=224x224x3` and `t=int:1000`.
         classes: number of classes. Losses without classes need none.
@@ -133,7 +135,11 @@ def make_workload(
     check_text_list("--allow", allow, f"a list of {', '.join(ALLOWED)}")
     if unknown := [difference for difference in allow if difference not in ALLOWED]:
         raise Refused(f"--allow {unknown[0]}: no such difference; allowed: {', '.join(ALLOWED)}")
-    sides = {backend: reference for backend, reference in (("jax", jax), ("torch", torch)) if reference is not None}
+    sides = {
+        backend: factory_source.write_reference(backend, factory) if callable(factory) else factory
+        for backend, factory in (("jax", jax), ("torch", torch))
+        if factory is not None
+    }
     check(bool(sides), "--jax and --torch", None, f"at least one of them, {FORMS}")
     if len(sides) == 1 and allow:
         raise Refused(f"--allow {allow[0]}: with one model there is no difference to accept; allowed: without --allow")
@@ -152,7 +158,7 @@ def make_workload(
     check_whole_number("--batch-size", batch_size, 2)
     check_whole_number("--epochs", epochs, 1)
     return Workload(
-        name=_make_name(torch or jax or "") if name is None else name,
+        name=_make_name(sides.get("torch") or sides["jax"]) if name is None else name,
         summary="a user's own pair" if len(sides) > 1 else "a user's own model",
         model=ModelSpec(
             PAIR,
@@ -175,20 +181,8 @@ def make_workload(
     )
 
 
-@reword_refusals
-def pair(
-    jax: str | Callable[..., Any] | None = None, torch: str | Callable[..., Any] | None = None, **options: Any
-) -> Workload:
-    """Return `make_workload` for Python code: messages name its arguments.
-
-    A factory may also be a function or class itself, for example of a notebook's cell. Its source is written to
-    `samestep-out/factories`, because each process makes a model of its own.
-    """
-    references = [
-        factory_source.write_reference(side, factory) if callable(factory) else factory
-        for side, factory in (("jax", jax), ("torch", torch))
-    ]
-    return make_workload(*references, **options)
+pair = reword_refusals(make_workload)
+"""`make_workload` for Python code: messages name its arguments."""
 
 
 def parse_assignments(texts: Sequence[str], option: str = "") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from compare.base import arguments, untrusted
+from compare.base.errors import suggest
 from compare.base.interface import INFER, Refused
 from compare.base.workloads import Workload
 from compare.settings import options, tasks
@@ -91,7 +92,7 @@ def read(path: Path, make_pair: MakePair, *, out: Path | None = None, store: str
     try:
         data = untrusted.read(path, _SIZE_LIMIT, "a campaign file in TOML")
     except Refused as error:
-        raise Refused(f"{path} {error}") from None
+        raise Refused(f"{path}: {error}") from None
     return _Reader(path, data.decode("utf-8", "replace"), make_pair).read(out, store)
 
 
@@ -106,7 +107,9 @@ class _Reader:
         values = self._parse()
         for key in values:
             if key not in _TOP:
-                raise self._refuse(self._line("", key), f"unknown key {key!r}; allowed: {', '.join(_TOP)}")
+                raise self._refuse(
+                    self._line("", key), f"unknown key {key!r}; {suggest(key, _TOP)}allowed: {', '.join(_TOP)}"
+                )
         name = values.get("name", self.path.stem)
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             allowed = "up to 64 letters, digits and . _ -, beginning with a letter or digit"
@@ -143,7 +146,9 @@ class _Reader:
         for key, value in cast("dict[str, Any]", table).items():
             where = self._line(name, key, index)
             if key not in allowed:
-                raise self._refuse(where, f"unknown key {key!r} in [{name}]; allowed: {', '.join(allowed)}")
+                raise self._refuse(
+                    where, f"unknown key {key!r} in [{name}]; {suggest(key, allowed)}allowed: {', '.join(allowed)}"
+                )
             if name == "grid" and (not isinstance(value, list) or not value):
                 raise self._refuse(where, f"{key} in [grid] is no list; allowed: a list of values")
             setting = _ALIASES.get(key, key)

@@ -52,7 +52,7 @@ def read(text: str, folder: Path) -> Campaign:
 
 
 FAULTS = [
-    ("[grid]\nseed = [1]\nbatch = [2]\n", "line 3: unknown key 'batch' in [grid]; allowed: accumulate, agreement, "),
+    ("[grid]\nseed = [1]\nbatch = [2]\n", "line 3: unknown key 'batch' in [grid]; did you mean 'batch_norm' or "),
     ("[grid]\nseed = 1\n", "line 2: seed in [grid] is no list; allowed: a list of values"),
     ("[grid]\nseed = []\n", "line 2: seed in [grid] is no list"),
     (

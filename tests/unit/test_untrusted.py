@@ -15,7 +15,7 @@ from tests.unit.result_factory import make_result
 
 _TEXT = json.dumps(make_result())
 _HOSTILE = {
-    "empty": (b"", "not complete, valid JSON"),
+    "empty": (b"", "is empty"),
     "truncated": (_TEXT[:-40].encode(), "not complete, valid JSON"),
     "two objects": ((_TEXT + _TEXT).encode(), "not complete, valid JSON: Extra data"),
     "two byte order marks": (b"\xef\xbb\xbf" * 2 + _TEXT.encode(), "not complete, valid JSON"),
