@@ -125,32 +125,43 @@ def compute(
         raise ValueError(f"no noise was measured for {precision}")
     every = list(noise.roundoff)
     names = [name for name in every if not name.startswith("delta/")]
-    depth, ulp = _depth(names), _of_gradients(noise.ulp)
-    unit = PRECISIONS[precision].roundoff
-    scale, of_sums = unit / ULP64, _OF_A_SUM * ROUNDOFF32 / unit
-    terms = _terms(record)
-    added = {name: terms.get(_layer(name, _OVER_PIXELS), terms[""]) for name in names}
+    ulp, scale = _of_gradients(noise.ulp), PRECISIONS[precision].roundoff / ULP64
     stored = measure_by_name(every, lambda name: ROUNDOFF32 * compute_coarseness(name, record), record)
     noisy = {name: max(noise.roundoff[name], ulp[name] * scale) for name in every}
-    floor = {name: max(max(depth, of_sums * math.sqrt(added[name] / 2)) * noisy[name], stored[name]) for name in names}
-    for name in names:
-        if _layer(name) and name.endswith(".bias"):
-            alike = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / unit
-            floor[name] = max(floor[name], _OF_ALIKE * alike * noise.roundoff[name])
-    if PRECISIONS[precision].is_mixed:
-        for name in names:
-            if f"initial/{_layer(name)}.kernel" in record:
-                floor[name] = max(floor[name], unit)
+    floor = _of_rounding(names, record, precision, noise.roundoff, noisy, stored)
     _add_undecided(floor, record, normalised)
     stages = _stages(name for name in names if name.startswith("step"))
     for name in (each for each in every if each.startswith("delta/")):
         of_run = _of_run(name, stages, floor, record, stored[name])
-        floor[name] = max(depth * noisy[name], of_run)
+        floor[name] = max(_depth(names) * noisy[name], of_run)
     for name in every:
         if name.startswith(("step1/gradient/", "delta/")) and ulp[name] * scale < 1:
             times = _TIMES_THE_OTHER * math.exp(_SCATTER / math.sqrt(max(1, record[name].size)))
             floor[name] = min(floor[name], max(_OWNED, times * min(side[name] for side in sides)))
     return {name: value for name, value in floor.items() if math.isfinite(value)}
+
+
+def _of_rounding(
+    names: Sequence[str],
+    record: Arrays,
+    precision: str,
+    roundoff: Mapping[str, float],
+    noisy: Mapping[str, float],
+    stored: Mapping[str, float],
+) -> dict[str, float]:
+    """Return the floor of every tensor of a step: the largest of the six parts that `compute` lists."""
+    unit = PRECISIONS[precision].roundoff
+    depth, of_sums, terms = _depth(names), _OF_A_SUM * ROUNDOFF32 / unit, _terms(record)
+    floor = dict[str, float]()
+    for name in names:
+        added = terms.get(_layer(name, _OVER_PIXELS), terms[""])
+        floor[name] = max(max(depth, of_sums * math.sqrt(added / 2)) * noisy[name], stored[name])
+        if _layer(name) and name.endswith(".bias"):
+            alike = terms.get(_layer(name), 1) ** 1.5 * ROUNDOFF32 / unit
+            floor[name] = max(floor[name], _OF_ALIKE * alike * roundoff[name])
+        if PRECISIONS[precision].is_mixed and f"initial/{_layer(name)}.kernel" in record:
+            floor[name] = max(floor[name], unit)
+    return floor
 
 
 def _of_run(name: str, stages: Sequence[str], floor: Mapping[str, float], record: Arrays, stored: float) -> float:

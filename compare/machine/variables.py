@@ -48,7 +48,6 @@ def make_child_environment(
       its cache would let the others wait for its part.
     """
     added: dict[str, str] = {}
-    flags: list[str] = []
     if device == "cuda":
         added["CUDA_DEVICE_ORDER"] = inherited.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if backend == "torch" and deterministic:
@@ -59,7 +58,6 @@ def make_child_environment(
         added |= compiler_flags.KEPT_HEAP
     chosen = compiler_flags.find_variables(backend, device, str(knobs.get("compiler-flags")))
     added |= {name: value for name, value in chosen.items() if name != compiler_flags.XLA_FLAGS}
-    flags += chosen.get(compiler_flags.XLA_FLAGS, "").split()
     if device == "cpu" and devices * machines == 1:
         added |= _equalise_threads(backend, inherited)
     if backend == "jax":
@@ -70,25 +68,30 @@ def make_child_environment(
         if memory_fraction is not None and device == "cuda":
             added["XLA_CLIENT_MEM_FRACTION"] = repr(memory_fraction)
             added["XLA_PYTHON_CLIENT_MEM_FRACTION"] = ""  # the old name: jaxlib refuses both together
-        if device == "cuda" and not knobs.get("kernel-search", True):
-            flags.append("--xla_gpu_autotune_level=0")
         if device == "cpu" and devices > 1:
-            flags.append(f"--xla_force_host_platform_device_count={devices}")
             added["PJRT_NPROC"] = inherited.get("PJRT_NPROC", str(_THREADS_PER_VIRTUAL_DEVICE * devices))
-        if device == "cuda" and machines > 1:
-            flags.append("--xla_gpu_shard_autotuning=false")
-        # XLA captures one chain, in which nothing overlaps an exchange.
-        if knobs.get("graph-capture") and not (devices * machines > 1 and knobs.get("overlap-exchanges")):
-            flags.append(f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(devices, machines)}")
-        if knobs.get("concurrent-kernels"):
-            flags.append("--xla_gpu_command_buffer_scheduling_mode=CONCURRENT")
-        if knobs.get("overlap-reduction") and devices * machines > 1:
-            flags.append("--xla_gpu_enable_latency_hiding_scheduler=true")
-        if deterministic and device == "cuda":
-            flags.append("--xla_gpu_deterministic_ops=true")
+        flags = _list_xla_flags(knobs, device, deterministic, devices, machines)
+        flags[:0] = chosen.get(compiler_flags.XLA_FLAGS, "").split()
         if merged := " ".join([*flags, inherited.get("XLA_FLAGS", "")]).strip():
             added["XLA_FLAGS"] = merged
     return added
+
+
+def _list_xla_flags(knobs: KnobValues, device: str, deterministic: bool, devices: int, machines: int) -> list[str]:
+    """Return the flags of XLA for a child with these knobs, besides those of the knob `compiler-flags`."""
+    on_gpu, is_split = device == "cuda", devices * machines > 1
+    # XLA captures one chain, in which nothing overlaps an exchange.
+    captures = knobs.get("graph-capture") and not (is_split and knobs.get("overlap-exchanges"))
+    wanted = (
+        (on_gpu and not knobs.get("kernel-search", True), "--xla_gpu_autotune_level=0"),
+        (not on_gpu and devices > 1, f"--xla_force_host_platform_device_count={devices}"),
+        (on_gpu and machines > 1, "--xla_gpu_shard_autotuning=false"),
+        (captures, f"--xla_gpu_enable_command_buffer=+CONVOLUTION,{_captured_too(devices, machines)}"),
+        (knobs.get("concurrent-kernels"), "--xla_gpu_command_buffer_scheduling_mode=CONCURRENT"),
+        (knobs.get("overlap-reduction") and is_split, "--xla_gpu_enable_latency_hiding_scheduler=true"),
+        (deterministic and on_gpu, "--xla_gpu_deterministic_ops=true"),
+    )
+    return [flag for is_wanted, flag in wanted if is_wanted]
 
 
 def make_explained_environment(

@@ -4,7 +4,7 @@ A tuning is written NAME or NAME+KNOB[=VALUE]+..., where NAME is `stock`, `compi
 (then the knobs start from `stock`). A knob that a framework, workload or device cannot honour is refused by name.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from compare.base.errors import suggest
 from compare.base.interface import INFER, TRAIN, Refused
@@ -168,25 +168,8 @@ def resolve(
         raise Refused(f"{backend}:{tuning}: ahead-of-time needs --task infer; allowed: stock, compiled, tuned")
     named = _named(backend, head, device, workload, precision, task)
     values |= {name: value for name, value in named.items() if task in KNOBS[name].tasks}
-    given: set[str] = set()
-    for item in rest:
-        check_word(item, f"{backend}:{tuning}")
-        name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
-        if name in TUNINGS:
-            raise Refused(f"{backend}:{tuning}: {name} is a tuning; allowed: one, before all knobs")
-        if name in PARALLEL_WORDS:
-            raise Refused(f"{backend}:{tuning}: {name} takes no value; allowed: {name} alone")
-        knob = KNOBS[name]
-        if task not in knob.tasks:
-            raise Refused(f"{backend}:{tuning}: {name} is for --task {knob.tasks[0]}; allowed: without it")
-        if name in given:
-            raise Refused(f"{backend}:{tuning} gives {name!r} twice; allowed: each knob once")
-        given.add(name)
-        value = _value(knob, text, f"{backend}:{tuning}")
-        if knob.is_switch(backend):
-            values[name] = value
-        elif bool(value) != (backend in knob.always):
-            raise Refused(f"{backend}:{tuning}: {backend} has no switch {name!r} ({knob.describe(backend)})")
+    written, given = _read_knobs(backend, tuning, rest, task)
+    values |= written
     may_be_together = values["parallel"] == NOT_PARALLEL and values.get(conflicts.find_concurrency_knob(backend))
     if task == TRAIN and head == "tuned" and values["parallel"] != NOT_PARALLEL and batch_norm == "sync":
         values |= _hiding(backend, device, workload, values, given)
@@ -196,6 +179,34 @@ def resolve(
         values["overlap-reduction"] = values["parallel"] != NOT_PARALLEL  # as DistributedDataParallel has it
     conflicts.check(f"{backend}:{tuning}", backend, device, values, given)
     return values
+
+
+def _read_knobs(backend: str, tuning: str, words: Sequence[str], task: str) -> tuple[dict[str, Value], set[str]]:
+    """Return the values of the knobs that a user wrote and that the backend has, and the names of all written ones.
+
+    Raises:
+        Refused: as `resolve`.
+    """
+    where, values, given = f"{backend}:{tuning}", dict[str, Value](), set[str]()
+    for item in words:
+        check_word(item, where)
+        name, _, text = item.partition("=") if item not in PARALLEL_WORDS else ("parallel", "", item)
+        if name in TUNINGS:
+            raise Refused(f"{where}: {name} is a tuning; allowed: one, before all knobs")
+        if name in PARALLEL_WORDS:
+            raise Refused(f"{where}: {name} takes no value; allowed: {name} alone")
+        knob = KNOBS[name]
+        if task not in knob.tasks:
+            raise Refused(f"{where}: {name} is for --task {knob.tasks[0]}; allowed: without it")
+        if name in given:
+            raise Refused(f"{where} gives {name!r} twice; allowed: each knob once")
+        given.add(name)
+        value = _value(knob, text, where)
+        if knob.is_switch(backend):
+            values[name] = value
+        elif bool(value) != (backend in knob.always):
+            raise Refused(f"{where}: {backend} has no switch {name!r} ({knob.describe(backend)})")
+    return values, given
 
 
 def check_word(item: str, where: str, separator: str = "+") -> None:
