@@ -13,7 +13,7 @@ TORCH, FLAX = "tests.own.torch_models", "tests.own.flax_models"
 
 
 def test_biases_whose_gradients_are_sums_of_like_numbers_pass_in_float32(tmp_path: Path) -> None:
-    options = ("--precision", "float32", "--batch-size", "32")
+    options = ("--precision", "float32", "--batch-size", "8")
     found = asked.agree(f"{FLAX}:plain", f"{TORCH}:plain", tmp_path, *options, image="32x32x3")
     gates = {each["name"]: each for each in found.result["agreement"]["pairs"][0]["gates"]}
     assert found.result["agreement"]["pairs"][0]["first_mismatch"] is None
