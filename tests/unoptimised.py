@@ -1,9 +1,11 @@
 """XLA told to compile fast: compiling takes most of the time of tests that train with JAX.
 
 Without optimisations, in one LLVM module a program, and by XLA's own code generator in place of MLIR's many passes: a
-third of the processor time. Fusions and conversions stay; what a program computes is the same, and rounding differs no
-more than between two machines. So told are the tests' own process and those that tests of several devices start; the
-certificates of tests/agreement/test_twins.py, and every other program that a test starts, are of optimised code.
+third of the processor time. Fusions and conversions stay. A
+program computes the same, and its rounding differs no more than between two machines.
+
+This holds for the tests' own process and for those that tests of several devices start. The certificates of
+tests/agreement/test_twins.py, and every other program that a test starts, are of optimised code.
 """
 
 from collections.abc import Iterator, Mapping

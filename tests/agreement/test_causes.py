@@ -1,4 +1,4 @@
-"""Likely causes: each is suggested where its pattern of tensors disagrees, and no other one."""
+"""Each likely cause is suggested where its pattern of tensors disagrees, and no other cause is."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Every planted bug is caught, at the right tensor; runs without one raise no alarm."""
+"""Every planted bug is caught at the right tensor. Runs without a bug raise no alarm."""
 
 from typing import Any
 

@@ -21,7 +21,7 @@ BATCH_SIZE = {"digits-cnn": 16, "cifar-cnn": 8}
 PRECISIONS = ("float64", "float32")
 Records = dict[str, Arrays]
 
-pytestmark = pytest.mark.xdist_group("twins")  # whose records are made once
+pytestmark = pytest.mark.xdist_group("twins")  # their records are made once
 
 
 def recorded(folder: Path, backend: str, workload: str, precisions: tuple[str, ...] = PRECISIONS) -> Records:

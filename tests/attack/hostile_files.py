@@ -326,7 +326,7 @@ def attack(seed: int, number: int) -> str | None:
 
 def _end_child(reader: Reader, path: Path, broken: Path) -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(6 * SECONDS)  # on a busy machine; the parent judges processor time
+    signal.alarm(6 * SECONDS)  # for a busy machine: the parent judges processor time
     os.chdir(path.parent)
     try:
         _meet(reader, path)

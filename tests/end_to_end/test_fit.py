@@ -30,7 +30,7 @@ def test_both_frameworks_end_at_an_edge_that_is_there(tmp_path: Path, monkeypatc
         assert smallest is not None
         assert largest > BATCH
         assert smallest < MEMORY * MEBIBYTE
-        # Far enough from the edge that a repetition, whose memory is not the same to the byte, decides alike.
+        # A repetition needs a few bytes more or less. So far from the edge, it decides alike.
         assert each.tester.fits(largest // 2, MEMORY * MEBIBYTE)
         assert not each.tester.fits(3 * largest, MEMORY * MEBIBYTE)
         assert each.tester.fits(BATCH, 2 * smallest)

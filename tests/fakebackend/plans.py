@@ -49,7 +49,7 @@ def register(
     behaviours: Mapping[str, Mapping[str, Any]] | None = None,
     children: int = 1,
 ) -> None:
-    """Let this process know the fake backends, scripted by name; so many children of each make a certificate."""
+    """Let this process know the fake backends, scripted by name. `children` of each make a certificate."""
     for table, name, value in entries():
         monkeypatch.setitem(table, name, value)
     monkeypatch.setattr(process_family, "subprocess", fork_server.Subprocess())
@@ -83,7 +83,7 @@ def started(folder: Path) -> list[int]:
 
 
 def remaining(pids: Sequence[int], within: float = DEADLINE) -> list[int]:
-    """Return those processes that still run after at most `within` seconds; a zombie does not run."""
+    """Return those processes that still run after at most `within` seconds. A zombie does not run."""
     end = time.monotonic() + within
     while (alive := [pid for pid in pids if _runs(pid)]) and time.monotonic() < end:
         time.sleep(0.02)

@@ -86,7 +86,7 @@ def _windows(images: Array) -> Array:
 
 
 def _unwindowed(windows: Array, shape: tuple[int, ...]) -> Array:
-    """Return images of a shape from their windows, the inverse of `_windows`; a last odd row or column is zero."""
+    """Return images of a shape from their windows, the inverse of `_windows`. A last odd row or column is zero."""
     count, height, width, channels, _ = windows.shape
     whole = windows.reshape(count, height, width, channels, 2, 2).transpose(0, 1, 4, 2, 5, 3)
     images = np.zeros(shape, windows.dtype)

@@ -1,4 +1,4 @@
-"""Flax models with contents of many kinds; `content_torch.py` has the same models in PyTorch."""
+"""Flax models with contents of many kinds. `content_torch.py` has the same models in PyTorch."""
 
 import jax.numpy as jnp
 from flax import linen as nn

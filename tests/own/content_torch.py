@@ -1,4 +1,4 @@
-"""PyTorch models with contents of many kinds; `content_jax.py` has the same models in Flax."""
+"""PyTorch models with contents of many kinds. `content_jax.py` has the same models in Flax."""
 
 import torch
 from torch import nn

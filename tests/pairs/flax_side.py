@@ -59,7 +59,7 @@ class Simple(nn.Module):
 
 
 class Response(nn.Module):
-    """A response norm whose input has as many rows as columns and channels."""
+    """A response norm of an input with as many rows as columns and channels."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -157,7 +157,7 @@ class Lifted(nn.Module):
 
 
 class Plain(nnx.Module):
-    """An nnx model, whose class is the factory."""
+    """An nnx model. Its class is the factory."""
 
     def __init__(self, *, rngs: nnx.Rngs) -> None:
         self.first = nnx.Conv(3, 6, (3, 3), strides=2, padding=1, rngs=rngs)

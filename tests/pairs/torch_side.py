@@ -93,7 +93,7 @@ class Scaled(nn.Module):
 
 
 class Response(nn.Module):
-    """A response norm whose input has as many rows as columns and channels."""
+    """A response norm of an input with as many rows as columns and channels."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class Residual(nn.Module):
 
 
 class Functions(nn.Module):
-    """A model whose layers are functions with its own parameters."""
+    """A model with functions in place of layers, and with its own parameters."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -92,7 +92,7 @@ def recorded(child: Child, spec: RunSpec, folder: Path) -> Arrays:
 
 
 def distance(a: Arrays, b: Arrays) -> float:
-    """Return the largest relative distance of two records, all of whose names and shapes are the same."""
+    """Return the largest relative distance of two records with the same names and shapes."""
     assert a.keys() == b.keys()
     assert all(a[name].shape == b[name].shape for name in a)
     return max(float(np.linalg.norm(a[name] - b[name]) / max(np.linalg.norm(b[name]), 1e-30)) for name in a)

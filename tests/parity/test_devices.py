@@ -22,7 +22,7 @@ from tests.parity.devices import BATCH, LIMIT, WORKLOAD, Recorder, distance, pri
 from torchbackend import models, precision, tuning
 from torchbackend.only import buckets, graph_passes, modules
 
-pytestmark = pytest.mark.xdist_group("devices")  # whose children are started once
+pytestmark = pytest.mark.xdist_group("devices")  # their children are started once
 
 ROUNDING = 1e-14  # no more than that is a gradient which cancels, of a bias before batch norm
 JOINT = "compiled-autograd+overlap-exchanges"
@@ -90,7 +90,7 @@ def test_every_kind_of_layer_is_split(recorder: Recorder, name: str, accumulate:
 
 @pytest.mark.thorough
 def test_a_compiled_model_that_is_cut_at_its_buckets_is_recorded(recorder: Recorder):
-    """Its first bucket ends after a max-pool, whose view is recorded: torch 2.11 failed on it."""
+    """Its first bucket ends after a max-pool. Recording the pool's view failed in torch 2.11."""
     wide = replace(WORKLOAD, model=replace(workloads.get("cifar-cnn").model, image=WORKLOAD.model.image))
     stock, compiled = (
         recorded(
@@ -125,7 +125,8 @@ def test_settings_tell_how_a_batch_is_split(recorder: Recorder, backend: str, wa
     told = {name: found[name] for name in ("parallel", "devices", "batch_norm", "batch_size", "reduction_dtype")}
     split = {"parallel": way, "devices": 2, "batch_norm": "sync", "batch_size": BATCH, "reduction_dtype": "float64"}
     assert told == split
-    assert found["overlap-reduction"] is (way == "ddp")  # which has buckets of its own; XLA needs a GPU's scheduler
+    # DistributedDataParallel has buckets of its own, and XLA needs a GPU's scheduler.
+    assert found["overlap-reduction"] is (way == "ddp")
     proof = child.call(commands.ProveWork(steps=2), 120)
     assert (proof.dispatched, proof.not_finite) == (proof.exported, None)
     absent = child.call(commands.MeasureCommunication(steps=2), 120)  # every process is asked for its kernels

@@ -46,7 +46,7 @@ def test_both_backends_learn_the_same(name: str, monkeypatch: pytest.MonkeyPatch
     assert abs(ours.test_accuracy - theirs.test_accuracy) < 0.01
     for each in found:
         assert (each.loss[-1] or 0.0) < 0.92 * (each.loss[0] or 0.0)
-        if name == "unet":  # an accuracy of pixels; the commonest class alone is no skill
+        if name == "unet":  # an accuracy of pixels: the commonest class alone is no skill
             assert each.test_accuracy > (dataset.test.labels == 0).mean() + 0.05
 
 
@@ -84,7 +84,7 @@ def test_a_twin_is_the_same_run_in_another_order(
         feed(batches)
 
     monkeypatch.setattr(session, "feed", seen)
-    told = replace(spec, devices=devices)  # of which the session trains on one
+    told = replace(spec, devices=devices)  # the session trains on one of them
     own, twin, again, other = (training.measure_losses(session, told, train, 0.0, which) for which in (0, 1, 1, 2))
     np.testing.assert_allclose(np.array(own, np.float64), np.array(twin, np.float64), rtol=1e-12)
     np.testing.assert_allclose(np.array(own, np.float64), np.array(other, np.float64), rtol=1e-12)

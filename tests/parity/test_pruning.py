@@ -18,7 +18,7 @@ from tests.parity import small, twins
 
 SIDES = {**small.SIDES, "digits-cnn": 8}
 LARGER: dict[str, Any] = {
-    "resnet50": {"depths": (2, 1), "widths": (4, 8)},  # a bottleneck whose sum has no projection
+    "resnet50": {"depths": (2, 1), "widths": (4, 8)},  # a bottleneck without a projection at its sum
     "cifar-resnet18": {"depths": (2, 1), "widths": (4, 8)},
     "mobilenet-v2": {"stem": 8, "stages": ((1, 4, 1, 1), (3, 12, 2, 2)), "head": 8},
 }
@@ -72,7 +72,7 @@ class TestFaults:
         def choose_wrongly(model: Any, values: Any) -> Any:
             kept = choose(model, values)
             calls.append(1)
-            if len(calls) == 1:  # the pruned model; the masked model comes second
+            if len(calls) == 1:  # the pruned model, before the masked model
                 name = next(name for name in kept if name.startswith("blocks"))
                 count = pruning.layers(pruning.full(model))
                 total = next(layer.outputs.count for layer in count if layer.outputs.name == name)

@@ -1,7 +1,7 @@
 """A plugin for suites under test (`pytest -p`): comparisons take no time and have made-up data and results.
 
-Variables: MADE_UP_LOG is a file that gets a line for each comparison made; MADE_UP_SLOWER multiplies the contender's
-times; with MADE_UP_NO_PEAKS there are no peaks of allocators, as on a CPU.
+The file MADE_UP_LOG gets a line for each comparison. MADE_UP_SLOWER multiplies the contender's times.
+MADE_UP_NO_PEAKS leaves out the allocators' peaks, as on a CPU.
 """
 
 import os

@@ -32,7 +32,7 @@ REPORT = "*fake*other*"
 
 
 class Suite:
-    """Runs pytest on a folder of tests; warnings are errors in it. `log` gets a line for every made-up comparison."""
+    """Runs pytest on a folder of tests. Warnings are errors in it. `log` gets a line for every made-up comparison."""
 
     def __init__(self, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
         self._pytester, self._monkeypatch = pytester, monkeypatch

@@ -102,7 +102,7 @@ def test_without_the_switch_machine_info_is_pytest_benchmarks_own(suite: Suite) 
 
 
 def test_a_saved_run_is_compared_with_and_a_slower_one_fails(suite: Suite) -> None:
-    # The clock of a CPU may change from run to run; what samestep adds must not, and pytest-benchmark warns if it does.
+    # pytest-benchmark warns if facts of the machine change. Here a CPU's clock stays, so only samestep's facts could.
     suite.hooks("def pytest_benchmark_generate_machine_info(): return {'cpu': 'the same'}")
     suite.run("--benchmark", "--benchmark-autosave").assert_outcomes(passed=4)
     path = suite.only(".benchmarks/*/0001_*.json")

@@ -65,7 +65,7 @@ class Certified:
         dataset_file.save(plan.dataset, self._launcher.dataset)
 
     def run(self, script: Callable[[Look], None]) -> None:
-        """Certify, with `script` in the place of the children; it is given what looks at the records."""
+        """Certify, with `script` in the place of the children. It gets the function that looks at the records."""
 
         def run_jobs(
             _: Launcher, queues: Sequence[Queue], progress: Callable[[int, int], None], frees: Callable[[], bool]
@@ -88,7 +88,7 @@ class Certified:
     def record(self, name: str, case: Case, *, precisions: slice = slice(3), size: int = 1) -> None:
         """Have so many of a contender's records of a case come in, and the noise if it is the baseline.
 
-        `size` is that of one in float64; the others are half as large.
+        `size` is the size of one in float64. The others are half as large.
         """
         calls = [call for job in self._queues[name].jobs for call in job.calls]
         of_case = [

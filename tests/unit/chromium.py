@@ -32,7 +32,7 @@ def find() -> str | None:
 
 
 class Tab:
-    """One empty tab; `events` is everything that the browser told of it so far."""
+    """One empty tab. `events` is everything that the browser told of it so far."""
 
     def __init__(self, write: int, read: int) -> None:
         self._write, self._read, self._rest = write, read, b""

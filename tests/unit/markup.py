@@ -10,7 +10,7 @@ VOID_TAGS = {"meta", "link", "br", "img", "hr", "input"}
 
 
 class Page(HTMLParser):
-    """A page read element by element; fails on one that is not closed."""
+    """A page, read element by element. An element that is not closed is an error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

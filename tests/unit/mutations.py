@@ -26,7 +26,7 @@ H200 = sorted(H200_FOLDER.glob("*/result.json"))
 
 
 def consistent() -> dict[str, Any]:
-    """Return a result with every key there is, whose figures and verdicts follow from its samples."""
+    """Return a result with every key. Its figures and verdicts follow from its samples."""
     sides = [make_contender("torch", 2.5e-3), make_contender("jax", 1.7475e-3)]
     for side, phase in zip(sides, (0.0, 1.0), strict=True):
         step = side["step_seconds"]
@@ -128,7 +128,7 @@ HOSTILE: list[Any] = [
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the path of every value; of a list, those of its first and its last only."""
+    """Return the path of every value. Of a list, return only its first and last one."""
     found = [path] if path else []
     keys = (
         list(tree) if isinstance(tree, dict) else sorted({0, len(tree) - 1}) if isinstance(tree, list) and tree else []
@@ -166,7 +166,7 @@ def damaged(draw: st.DrawFn, result: dict[str, Any]) -> bytes:
 
 
 def mutate(tree: Any, path: tuple[Any, ...], kind: str, draw: Any) -> None:
-    """Change the value at a path, where there still is one; `draw` chooses from a strategy."""
+    """Change the value at a path, if there still is one. `draw` chooses from a strategy."""
     holder, key = tree, path[-1]
     try:
         for step in path[:-1]:
@@ -183,7 +183,7 @@ def mutate(tree: Any, path: tuple[Any, ...], kind: str, draw: Any) -> None:
     elif kind == "key" and isinstance(holder, dict):
         holder[draw(st.sampled_from(("", "x", "\x1b[2J", "torch", "jax#2")))] = holder.pop(key)
     elif isinstance(holder, (dict, list)):
-        # Most values of another type go no further than the schema; those of the same type meet the readers.
+        # The schema stops most values of another type. Values of the same type meet the readers.
         alike = [each for each in HOSTILE if type(each) is type(value)] if kind == "like" else HOSTILE
         holder[key] = deepcopy(draw(st.sampled_from(alike)))  # a later step may change it
 

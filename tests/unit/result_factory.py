@@ -64,7 +64,7 @@ def make_contender(name: str = "torch", step: float = 2.5e-3, **overrides: Any) 
 
 
 def make_comparison(contender: str = "jax", verdict: str = "FASTER", **overrides: Any) -> dict[str, Any]:
-    """Return a comparison with torch whose ratio fits the verdict."""
+    """Return a comparison with torch and a ratio that fits the verdict."""
     estimate, low, high = {
         "FASTER": (0.699, 0.688, 0.711),
         "SLOWER": (1.43, 1.406, 1.453),
@@ -88,7 +88,7 @@ def make_comparison(contender: str = "jax", verdict: str = "FASTER", **overrides
 
 
 def make_result(**overrides: Any) -> dict[str, Any]:
-    """Return a valid result of torch against jax; each override replaces a top-level key, or `spec` keys one by one."""
+    """Return a valid result of torch against jax. Each override replaces a top-level key, or `spec` keys one by one."""
     result: dict[str, Any] = {
         "schema_version": 1,
         "id": "20260131-120000-abcdef",

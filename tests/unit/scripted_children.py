@@ -18,7 +18,7 @@ from tests.fakebackend import plans
 
 @dataclass(frozen=True)
 class Scripting(Command[str]):
-    """A command of a test's own name, whose reply takes so many looks."""
+    """A command with a name of the test's own. Its reply takes so many looks."""
 
     name: str  # pyright: ignore[reportIncompatibleVariableOverride] -- a real command's name belongs to its class
     looks: int

@@ -15,7 +15,7 @@ Result = dict[str, Any]
 
 
 class Stage:
-    """Runs scripted contenders; `progress` is what the runs said of theirs.
+    """Runs scripted contenders. `progress` has what the runs said of theirs.
 
     Runs with the same `cache` share kept certificates. Without one, each run has its own. No process starts ahead, so
     with `cold_compile` the processes of a contender have fixed numbers.
@@ -59,7 +59,7 @@ class Stage:
 
 
 def _kept(result: model.Result, folder: Path) -> Result:
-    """Return a result that survives its file and a bundle, and whose every figure its raw samples give again."""
+    """Return a result. It survives its file and a bundle, and its raw samples give every figure again."""
     path = result_file.write(result, folder)
     assert result_file.read(path) == result
     assert recompute.find_mismatches(result) == []

@@ -1,4 +1,4 @@
-"""Results of real runs on a CPU; each file holds its command. Keys that came later have the value that then held."""
+"""Results of real runs on a CPU. Each file holds its command. Keys that came later have the value that then held."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 """200 runs of the fake backend against itself, through the real worker, rounds and judgement, in this process.
 
-Its steps take their time and are counted; what they compute, no figure of these runs depends on.
+Its steps take their time and are counted. No figure of these runs depends on their losses.
 """
 
 import contextlib

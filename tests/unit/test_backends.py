@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of installed packages, one of which brings `numpy`, and another that would replace torch."""
+    """Return a folder of installed packages. One brings `numpy`, and another would replace torch."""
     folder = tmp_path / "site"
     points = {"numpybackend": "numpy = tests.numpybackend", "impostor": "torch = tests.numpybackend"}
     for name, point in points.items():

@@ -29,7 +29,7 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 def sbatch(program: Program, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
-    """Let the program find an sbatch of these lines of shell, and no other."""
+    """Let the program find only an sbatch with these lines of shell."""
     file = program.folder.parent / "bin/sbatch"
     file.parent.mkdir(exist_ok=True)
     file.write_text("\n".join(("#!/bin/sh", *lines, "")))
@@ -145,7 +145,7 @@ def test_without_out_a_folder_is_named_after_the_time(program: Program):
 
 
 def test_a_dry_run_says_which_folder_its_script_needs(program: Program):
-    """Slurm ends a job whose log it cannot open, and nothing says why."""
+    """If Slurm cannot open a job's log, it ends the job and does not say why."""
     given = (*DRY_RUN, "--out", "an out", "--", "compare", *TWO)
     _, _, error = program.run(*given)
     making = f"mkdir -p '{program.folder}/an out'"

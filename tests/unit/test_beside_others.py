@@ -89,7 +89,7 @@ def test_contenders_that_take_turns_start_side_by_side_on_a_gpu(
     calls = _spied(monkeypatch, Child, "__init__", "send", "close")
     result = stage.run("fake", "other", "third", agreement=False, design="turns")
     events = [argument if method == "send" else method for method, argument in calls]
-    # Every process of a round starts before the first one opens; without, each when the one before has been closed.
+    # Every process of a round starts before the first one opens. Otherwise each starts after the one before is closed.
     opened = [index for index, event in enumerate(events) if event == "open"][-6:]
     between = events[opened[0] : opened[2]]
     assert ("__init__" not in between) == beside
@@ -187,7 +187,7 @@ def test_what_keeps_its_kernels_compiles_in_every_round_where_a_search_is_to_cou
     assert [len({*rounds[name]}) for name in ("fake", "other", "third")] == [1, 3 if anew else 1, 1]
     assert (rounds["other"][0] in caches["other"][:-3]) != anew  # where it was trained
     assert max(kept) == anew  # a round's is gone when the next begins
-    # Two may load side by side in later rounds, and then begin with a block; one that compiles never does.
+    # In later rounds two may load side by side, and then begin with a block. A process that compiles never does.
     last = [each for each in events[len(events) - events[::-1].index("other open") :] if each.startswith("other")]
     assert last[:2] == (["other warm_up", "other block"] if anew else ["other block", "other warm_up"])
     assert [each["cached_compile_seconds"] is None for each in result["contenders"]] == [False, anew, False]

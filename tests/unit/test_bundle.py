@@ -27,7 +27,7 @@ MEMBERS = archive.unpack(GOOD, bundle.MEMBERS)
 
 
 def packed(changes: Mapping[str, bytes | None], resummed: bool = True) -> bytes:
-    """Return the bundle with members changed or left out, its manifest made anew if `resummed`."""
+    """Return the bundle with members changed or left out, with a new manifest if `resummed`."""
     kept = {name: data for name, data in {**MEMBERS, **changes}.items() if data is not None}
     if resummed and bundle.SUMS not in changes:
         kept[bundle.SUMS] = bundle.write_sums({name: data for name, data in kept.items() if name != bundle.SUMS})
@@ -166,7 +166,7 @@ def test_a_forged_table_is_found_though_its_hash_holds(name: str) -> None:
     forged = MEMBERS[name].replace(b"torch", b"torcH").replace(b"Python", b"python")
     problem = f"it differs from the one that samestep {__version__} (commit {'a' * 12}) writes for the result"
     assert failed(packed({name: forged, **about()})) == {f"{name} follows from the result": (problem,)}
-    if name != "report.txt":  # of which no samestep has words of its own
+    if name != "report.txt":  # samestep has no words of its own for it
         assert failed(packed({name: forged, **about(OTHER)})) == {f"{name} follows from the result": (problem,)}
 
 

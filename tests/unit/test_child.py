@@ -35,7 +35,7 @@ class Unknown(Command[None]):
 
 
 class Nursery:
-    """Starts fake children whose logs lie in `folder`."""
+    """Starts fake children with logs in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +97,7 @@ def test_a_closed_child_fails_and_never_reaches_another(nursery: Nursery) -> Non
     closed = nursery.child()
     closed.greet(plans.DEADLINE)
     closed.close()
-    other = nursery.child()  # whose pipe has the closed one's descriptors
+    other = nursery.child()  # its pipe has the closed one's descriptors
     other.greet(plans.DEADLINE)
     with pytest.raises(ContenderFailed):
         closed.call(commands.IdleMemory(device="cpu"), plans.DEADLINE)

@@ -41,7 +41,7 @@ def variables(here: LaunchInfo) -> dict[str, str]:
 
 
 class Second:
-    """The second machine's samestep, in a thread; what it ends with."""
+    """The second machine's samestep in a thread, and how it ends."""
 
     def __init__(self, first: LaunchInfo, said: Mapping[str, Any] | None = None, **changes: Any) -> None:
         self._here = replace(first, **({"number": 1} | changes))
@@ -136,7 +136,7 @@ def test_a_first_machine_that_is_not_there_is_refused_by_name(first: LaunchInfo,
 
 
 class Stand(Cluster):
-    """Machines that are said to be there, for plans; none is asked for anything."""
+    """Made-up machines for plans. Nobody calls them."""
 
     def __init__(self, *gpus: int) -> None:
         super().__init__()

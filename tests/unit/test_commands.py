@@ -1,4 +1,4 @@
-"""A command is defined once; the worker's method and its reply must fit the definition."""
+"""A command is defined once. The worker's method and its reply must fit the definition."""
 
 import inspect
 import json

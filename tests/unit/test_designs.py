@@ -77,7 +77,7 @@ def test_sequential_rounds_are_named_an_invalid_design(tmp_path: Path, monkeypat
 
 
 def test_contenders_that_do_not_fit_together_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The second process of the rounds runs out of memory beside its partner; the ones after it run alone.
+    # The second process of the rounds runs out of memory beside its partner. Later processes run alone.
     result = run(tmp_path, monkeypatch, {"other": {"fault": "oom", "at": "open", "process": 4}}, rounds=3)
     assert result["spec"]["design"] == "turns"
     assert result["spec"]["design_reason"] == "from round 2 on: the contenders do not fit in memory together"
@@ -276,7 +276,7 @@ def blocks_of() -> tuple[Busy, int]:
 def test_contenders_whose_memory_does_not_hold_the_end_of_a_round_take_turns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Process 3 is the first round's; it is fed when it is opened, and when it begins anew.
+    # Process 3 is the first round's. It is fed when it opens and when it restarts.
     script = {"fake": NOISE, "other": {**NOISE, "fault": "oom", "at": "feed", "visit": 1, "process": 3}}
     result = run(tmp_path, monkeypatch, script=script)
     assert [each["status"] for each in result["contenders"]] == ["ok", "ok"]

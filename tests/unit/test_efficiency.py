@@ -1,4 +1,4 @@
-"""What follows from the runs of a scaling: efficiencies by hand and by SciPy, when there is none, contradictions."""
+"""Efficiencies of a scaling are those by hand and by SciPy. A run may have none, and contradictions are refused."""
 
 import functools
 import json

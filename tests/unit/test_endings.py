@@ -36,7 +36,7 @@ class Parents:
     def start(
         self, arguments: list[str], names: Sequence[str] = ("fake", "other"), *, forks: bool = True, **behaviour: Any
     ) -> "subprocess.Popen[str]":
-        """Start a program; where its children are forked, that is faster, and they are not its own children."""
+        """Start a program. Forked children start faster, and are not the program's own children."""
         variables = plans.environment(self.folder, dict.fromkeys(names, behaviour))
         variables |= {"SAMESTEP_FORKS": "1"} if forks else {}
         process = subprocess.Popen(
@@ -104,7 +104,7 @@ def test_a_signal_ends_the_program_and_everything_that_it_started(
     plans.until(lambda: log.exists() and log.read_text().strip() != "")
     started = {int(pid) for pid in log.read_text().split()}  # by either contender, or both
     family = [child.pid for child in psutil.Process(parent.pid).children(recursive=True)]
-    # Both contenders' processes, of which the other's may just be one more, and what they have started.
+    # The processes of both contenders, and all that they have started.
     assert len(family) >= 3
     assert started <= {*family}
     parent.send_signal(number)

@@ -1,4 +1,4 @@
-"""`samestep fit` with the fake backends: real processes whose memory is scripted, in images and in bytes."""
+"""`samestep fit` with the fake backends: real processes with a scripted memory, in images and in bytes."""
 
 import io
 import json
@@ -27,7 +27,7 @@ GPUS = [
     {"index": 2, "uuid": "GPU-33cc", "memory_bytes": 40 * 2**30, "mig": True},
     {"index": 3, "uuid": None, "memory_bytes": None, "mig": None},
 ]
-# The fake processes need some memory of their own under a real limit; what is scripted is far above it.
+# The fake processes need some memory of their own under a real limit. The scripted memory is far above that.
 BASE = 64 * MEBIBYTE
 
 
@@ -72,7 +72,7 @@ def roughly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with the GPUs above; no framework takes part, so nothing looks for them."""
+    """A machine with the GPUs above. No framework takes part, so nothing looks for them."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(environment, "has_cuda", lambda: True)
     monkeypatch.setattr(environment, "describe", lambda: {"nvidia": {"gpus": GPUS}})

@@ -16,7 +16,7 @@ from compare.studies.cells import Cell
 
 
 class Listed:
-    """Stands for a study whose cells finish one after the other, from one look to the next."""
+    """Stands for a study. With each look, another cell has finished."""
 
     def __init__(self, *cells: Cell) -> None:
         self._cells, self._looks = cells, 0

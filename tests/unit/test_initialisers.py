@@ -37,7 +37,7 @@ def test_a_family_is_known_from_few_draws(family: str, shape: tuple[int, ...]) -
 
 
 def compare(torch: dict[str, Any], jax: dict[str, Any]) -> list[str]:
-    """Return the lines for a convolution and a dense layer whose kernels are drawn as given."""
+    """Return the lines for a convolution and a dense layer with kernels of this distribution."""
     matched = match(*both(convolution("c", (3, 3, 4, 8), [""], bias=True), dense("d", (8, 10), ["c"])))
     sides = [
         [

@@ -1,4 +1,4 @@
-"""What comes once all is measured waits until that is written; before, it ends the run at once."""
+"""A signal ends the run at once. Once all is measured, it waits until the result is written."""
 
 import os
 import signal

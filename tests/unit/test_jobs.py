@@ -24,7 +24,7 @@ from tests.unit.scripted_children import started as started
 
 @dataclass(frozen=True)
 class Opening(Scripting):
-    """A command with a spec, of which the number of devices is all that counts."""
+    """A command with a spec. Only its number of devices counts."""
 
     spec: Any
 
@@ -152,7 +152,7 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
     progress = carried_out(started, crowded, other)
     assert (crowded.run.status, other.run.status, other.run.reason) == ("ok", "ok", None)
     assert crowded.run.reason == f"repeated alone what had failed beside others ({how}, training: scripted)"
-    assert answers[-3:] == ["before", how, "after"]  # of the job begun anew
+    assert answers[-3:] == ["before", how, "after"]  # of the job's second start
     first, again = Scripted.said.index("fake ends next"), Scripted.said.index("fake ends after")
     assert "fake is closed" in Scripted.said[first:again]  # in a child that has done nothing before
     assert sorted(answers[:-3]) == ["before", "next", *(f"other {n}" for n in range(5))]

@@ -17,7 +17,7 @@ def roomy(answers: list[str], room: int, *commands: tuple[str, int]) -> Job:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk with ten bytes, nine for jobs, of which none is ever taken."""
+    """A disk with ten bytes, nine of them for jobs. No job takes any."""
     monkeypatch.setattr(jobs.tensors, "find_room", lambda _: 10)
 
 

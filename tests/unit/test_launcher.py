@@ -1,4 +1,4 @@
-"""When the children of contenders that work in turn are started; whole runs: test_beside_others.py."""
+"""When the children of contenders that work in turn start. test_beside_others.py shows whole runs."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -15,7 +15,7 @@ FAILED = Certificate((Gate("semantic", 1.0, 1e-10, False, None),), "it differs",
 
 
 def _matching(*different: str) -> Matching:
-    """Return the match of two models of which these batch norms have other epsilons."""
+    """Return the match of two models. These batch norms have other epsilons."""
 
     def layers(epsilon: float) -> list[Said]:
         norms = {name: {"epsilon": epsilon if name in different else 1e-5} for name in ("one", "one.two", "three")}

@@ -1,4 +1,4 @@
-"""The pictures: that they show the result's figures, say why there are none, and are the same bytes every time."""
+"""Pictures show the result's figures or say why there are none. They are the same bytes every time."""
 
 import hashlib
 import itertools

@@ -1,4 +1,4 @@
-"""Compiled programs that are kept from run to run: the second run compiles none, and any other fact compiles anew."""
+"""Compiled programs are kept from run to run. The second run compiles none. With any other fact, a run compiles all."""
 
 from collections.abc import Callable
 from dataclasses import replace

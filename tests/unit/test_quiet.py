@@ -110,7 +110,7 @@ def test_this_machine_lists_this_process() -> None:
 
 
 def busy_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: Sequence[float], **changes: Any) -> dict[str, Any]:
-    """Return the result of a run in whose rounds other programs keep so many cores busy."""
+    """Return the result of a run. Other programs keep so many cores busy in its rounds."""
     stage, left = Stage(tmp_path, monkeypatch), iter(cores)
     monkeypatch.setattr(Patience, "wait", lambda self: None)
     monkeypatch.setattr(cpu, "count_foreign_cores", lambda before, after: next(left))

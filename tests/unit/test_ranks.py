@@ -39,7 +39,7 @@ class Contender:
         dataset_file.save(Dataset(train, test, "synthetic"), folder / "data.safetensors")
 
     def failure(self, first: str, second: str) -> ContenderFailed:
-        """Return how a timed block fails whose second process ends."""
+        """Return how a timed block fails once its second process ends."""
         script = json.dumps({"first": first, "second": second, "folder": str(self.folder)})
         variables = plans.environment(self.folder, {}) | {"SAMESTEP_RANKS": script}
         child = Child("crew", "tests.fakebackend.ranks", variables, self.folder)
@@ -206,7 +206,7 @@ def test_processes_that_were_begun_are_used_if_they_live_and_are_those(
     script = json.dumps({"first": "wait", "second": "exit", "folder": str(tmp_path)})
     told = {"SAMESTEP_RANKS": script, process_group.FURTHER: json.dumps({"local_world_size": 2, "device": device})}
     arguments, environment = [sys.executable, "-c", BEGUN, then], {**os.environ, **told}
-    # In a session of its own: a process whose first is gone ends all of its group.
+    # In a session of its own, because a process without its first one ends its whole group.
     done = subprocess.run(
         arguments, env=environment, capture_output=True, text=True, timeout=60, check=True, start_new_session=True
     )

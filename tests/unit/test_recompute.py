@@ -281,7 +281,7 @@ def test_a_precision_that_no_contender_has_is_found(precision: str, computed: st
         side["settings"]["compute_dtype"] = computed
     assert "spec.precision" in {each.place for each in mismatches(result)}
     layers = {"stem": computed, "conv": {"tf32": "float32"}.get(precision, precision)}
-    result["contenders"][1]["settings"]["layer_dtypes"] = layers  # whose first layer alone has another
+    result["contenders"][1]["settings"]["layer_dtypes"] = layers  # only its first layer has another
     assert "spec.precision" not in {each.place for each in mismatches(result)}
     del result["contenders"][1]["settings"]["layer_dtypes"]
     # Where one has it, the gate of settings tells.

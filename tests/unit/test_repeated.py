@@ -1,4 +1,4 @@
-"""A program that begins anew after timed blocks must begin as it did before them."""
+"""A program that restarts after timed blocks must begin as it did before them."""
 
 from typing import Any
 

@@ -72,7 +72,7 @@ def test_three_contenders_get_their_scripted_ratios_in_palindromic_order(stage: 
     for contender, seconds in zip(result["contenders"], (0.004, 0.008, 0.002), strict=True):
         _check_figures(contender, seconds)
     # A round ends with its blocks, a lead-in before each, and then three blocks of each contender's proof
-    # and its first steps anew.
+    # and its first steps again.
     order = [name for name, *_ in stage.calls("run")[-48:-12:2]]
     assert order == ["fake", "other", "third", "third", "other", "fake"] * 3
     processes = {pid for _, number, pid, _ in stage.calls("open") if int(number) >= 3}

@@ -32,7 +32,7 @@ from compare.studies.scaling_model import Entry, Scaling
 from tests.fakebackend import plans
 from tests.unit import markup, programs
 
-pytestmark = pytest.mark.xdist_group("scale")  # whose weak scaling is run once
+pytestmark = pytest.mark.xdist_group("scale")  # their weak scaling is run once
 
 Result = dict[str, Any]
 CONTENDERS = ("fake:stock+ddp", "other:stock+ddp")
@@ -94,7 +94,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 @pytest.fixture(scope="module")
 def weak(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Result, Path]]:
-    """One weak scaling, on 1, 2 and 4 devices, of a contender without noise and one with; and its folder."""
+    """Return a weak scaling on 1, 2 and 4 devices and its folder. One contender has noise, and one has none."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         stage = Stage(tmp_path_factory.mktemp("weak"), monkeypatch)
         noisy = {"launch_noise": 0.02, "step_noise": 0.02, "step_seconds": 2e-3}

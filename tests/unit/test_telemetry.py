@@ -32,13 +32,13 @@ MIG = "MIG-17f2a6c1-5b1e-5c55-9d0b-6f0c2a3b4d5e"
 
 
 def whole(uuid: str) -> str:
-    """The handle of a GPU, or part of one, by its UUID, of which NVML wants every character."""
+    """The handle of a GPU, or part of one, by its UUID. NVML wants every character of it."""
     handles = {each: f"number {number}" for number, each in enumerate(UUIDS)} | {MIG: "part"}
     return handles.get(uuid) or refuse()
 
 
 def scripted(**replaced: Any) -> SimpleNamespace:
-    """An NVML of GPUs on which this process trains and nothing happens; `replaced` overrides its functions."""
+    """An NVML of GPUs on which this process trains and nothing happens. `replaced` overrides its functions."""
     functions: dict[str, Any] = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,

@@ -22,7 +22,7 @@ from tests.unit.result_factory import make_contender, make_result, make_watched,
 
 
 def _drawn(chance: random.Random) -> dict[str, Any]:
-    """Return a result of which only the windows and two GPUs' samples, full of faults, are of interest."""
+    """Return a result. Its windows and two GPUs' samples, full of faults, are of interest."""
     starts = sorted(chance.uniform(0, 60) for _ in range(6))
     blocks = [[[start, start + chance.choice((0.01, 0.4, 3))]] for start in starts]
     step = make_contender()["step_seconds"] | {"windows": blocks}

@@ -1,4 +1,4 @@
-"""What is measured of a contender on a GPU while nothing else works; on a CPU, whole runs show it (test_runner.py)."""
+"""Measurements of a contender on a GPU while nothing else works. On a CPU, whole runs show them (test_runner.py)."""
 
 import os
 from collections.abc import Callable

@@ -11,7 +11,7 @@ from tests.unit.traces import Said, batch_norm, convolution, dense, parameters, 
 
 
 def block(name: str, before: Sequence[str], width: int, *, shortcut: bool) -> list[Said]:
-    """A basic residual block; what comes after it comes after NAME.bn2 and the shortcut."""
+    """A basic residual block. The next layer follows NAME.bn2 and the shortcut."""
     layers = [
         convolution(f"{name}.conv1", (3, 3, width // 2 if shortcut else width, width), before),
         batch_norm(f"{name}.bn1", width, [f"{name}.conv1"]),
@@ -77,7 +77,7 @@ def scaled(count: int, *, is_module: bool) -> list[Said]:
 
 
 def refused(a: Trace, b: Trace, given: Mapping[str, str] | None = None) -> str:
-    """Return why two traces do not match; the table must fit a screen."""
+    """Return why two traces do not match. The table must fit a screen."""
     with pytest.raises(Refused) as caught:
         match(a, b, given)
     text = str(caught.value)
