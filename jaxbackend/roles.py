@@ -90,7 +90,7 @@ def settings(module: Any, kind: str, convolution: Mapping[str, Any] | None, call
     return {}
 
 
-def written(module: Any) -> _Settings:
+def read_as_written(module: Any) -> _Settings:
     """Return the settings that the user has written in another way than `settings` returns them."""
     kind = role(module)
     if kind == "transposed-convolution" or (kind == "convolution" and isinstance(module.padding, str)):

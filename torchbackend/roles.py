@@ -73,7 +73,7 @@ def settings(module: nn.Module) -> dict[str, Any]:
             return {}
 
 
-def written(module: nn.Module) -> dict[str, Any]:
+def read_as_written(module: nn.Module) -> dict[str, Any]:
     """Return the settings that the user has written in another way than `settings` returns them."""
     if isinstance(module, _ConvNd) and isinstance(module.padding, str):
         return {"padding": module.padding}

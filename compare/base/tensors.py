@@ -53,7 +53,7 @@ def save(arrays: Arrays, path: Path) -> None:
         ) from error
 
 
-def kept(arrays: Arrays, path: Path) -> Arrays:
+def keep(arrays: Arrays, path: Path) -> Arrays:
     """Return arrays to be read later: as they are while `memory_takes` them, else mapped from a file."""
     if memory_takes(0):  # they are in it already
         return arrays

@@ -117,7 +117,7 @@ def measure_noise(backend: Backend, spec: RunSpec, steps: int, perturbations: Se
         named_initial = {f"initial/{name}": array for name, array in initial.items()}
         for part, arrays in inspect_run(initial, batches):
             sizes |= {name: compute_reference_size(name, array, named_initial) for name, array in arrays.items()}
-            unmoved |= tensors.kept(arrays, Path(folder, part))
+            unmoved |= tensors.keep(arrays, Path(folder, part))
             del arrays
         floors = list[Floor]()
         for roundoff, first, end in perturbations:

@@ -141,7 +141,7 @@ class _Pass:
                 output=_neutral_shape(call.output, layouts[1]),
                 after=self.paths(reach.origins),
                 between=name_functions(reach),
-                written=roles.written(call.module),
+                written=roles.read_as_written(call.module),
                 input_layout=layouts[0],
                 output_layout=layouts[1],
                 inside=inside,

@@ -53,7 +53,7 @@ def agree(
 
     Training runs are left out, and all cases but one: 0 is the asked one, 1 the other.
     """
-    done = inside.run("agree", *_asked(jax, torch, image, classes, out), *options, case=case)
+    done = inside.run("agree", *_list_arguments(jax, torch, image, classes, out), *options, case=case)
     return _answer(done, out)
 
 
@@ -76,7 +76,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def _asked(jax: str, torch: str, image: str, classes: int, out: Path) -> list[str]:
+def _list_arguments(jax: str, torch: str, image: str, classes: int, out: Path) -> list[str]:
     contenders = ["torch:stock", "jax"]
     return [*contenders, *_pair(jax, torch), "--input", image, "--classes", str(classes), *QUICK, "--out", str(out)]
 

@@ -35,7 +35,7 @@ class Taken:
 
 
 @cache
-def taken(factory: str) -> Taken:
+def take_steps(factory: str) -> Taken:
     bare = jax_pairs.model(factory, (13, 13, 3))
     model = jax_pairs.named(bare)
     session = jax_pairs.opened(model)
@@ -63,7 +63,7 @@ def same(found: Arrays, expected: Arrays, tolerance: float = 1e-12) -> None:
 
 @EVERY
 def test_what_is_assigned_is_exported_under_the_table_s_names(factory: str):
-    case = taken(factory)
+    case = take_steps(factory)
     table = case.model.arguments["names"]["jax"]["variables"]
     assert list(case.session.signature().items()) == [(each["name"], each["shape"]) for each in table]
     for name, array in jax_pairs.randomised(case.session.signature()).items():
@@ -76,7 +76,7 @@ def test_what_is_assigned_is_exported_under_the_table_s_names(factory: str):
 
 @EVERY
 def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str):
-    case = taken(factory)
+    case = take_steps(factory)
     session = jax_pairs.opened(case.model)
     session.feed(jax_pairs.batches(case.model, 2))
     session.run(2)
@@ -88,7 +88,7 @@ def test_running_steps_is_inspecting_them_and_batch_norm_moves(factory: str):
 
 @pytest.mark.parametrize("factory", ["resnet", "nnx_net"])
 def test_a_session_holds_no_copy_of_what_its_model_was_made_with(factory: str):
-    model = taken(factory).model
+    model = take_steps(factory).model
     held, needed = twins.held_by_jax(lambda: jax_pairs.opened(model), jax_pairs.batches(model, 2))
     assert needed <= held < 1.01 * needed
 
@@ -103,7 +103,7 @@ def test_a_session_holds_no_copy_of_what_its_model_was_made_with(factory: str):
     ],
 )
 def test_a_tuning_computes_what_stock_computes(factory: str, tuning: str):
-    case = taken(factory)
+    case = take_steps(factory)
     session = jax_pairs.opened(case.model, tuning)
     session.feed(jax_pairs.batches(case.model, 2))
     session.run(2)
@@ -112,7 +112,7 @@ def test_a_tuning_computes_what_stock_computes(factory: str, tuning: str):
 
 @pytest.mark.parametrize("factory", ["resnet", "flagged"])
 def test_micro_batches_move_batch_norm_one_after_the_other(factory: str):
-    case = taken(factory)
+    case = take_steps(factory)
     session = jax_pairs.opened(case.model, accumulate=2)
     whole = jax_pairs.batches(case.model, 2)[0]
     found = session.inspect(whole)
@@ -135,7 +135,7 @@ def test_micro_batches_move_batch_norm_one_after_the_other(factory: str):
     ],
 )
 def test_a_factory_that_takes_dtype_computes_in_it(factory: str, precision: str):
-    case = taken(factory)
+    case = take_steps(factory)
     session = jax_pairs.opened(case.model, precision=precision)
     session.feed(jax_pairs.batches(case.model, 2))
     session.run(1)
@@ -147,7 +147,7 @@ def test_a_factory_that_takes_dtype_computes_in_it(factory: str, precision: str)
 
 @EVERY
 def test_inputs_and_outputs_are_recorded_in_order_of_execution(factory: str):
-    case = taken(factory)
+    case = take_steps(factory)
     found = {key.removeprefix("activation/"): a for key, a in case.first.items() if key.startswith("activation/")}
     shapes: dict[str, tuple[int, ...]] = {}
     for name, layer in case.layers.items():
@@ -159,7 +159,7 @@ def test_inputs_and_outputs_are_recorded_in_order_of_execution(factory: str):
 
 @EVERY
 def test_a_layer_alone_gives_what_it_gives_in_the_model_and_what_torch_gives(factory: str):
-    case = taken(factory)
+    case = take_steps(factory)
     session = jax_pairs.opened(case.model)
     for name, layer in case.layers.items():
         if "#" in name or layer.role == "embedding":
@@ -179,7 +179,7 @@ def test_a_layer_alone_gives_what_it_gives_in_the_model_and_what_torch_gives(fac
 
 def test_only_kernels_decay_where_only_kernels_shall():
     rule = OptimizerSpec("sgd", learning_rate=1.0, weight_decay=0.5, decay_kernels_only=True)
-    case = taken("flagged")
+    case = take_steps("flagged")
     session = jax_pairs.opened(case.model, optimizer=rule)
     found = session.inspect(jax_pairs.batches(case.model, 2)[0])
     for name in session.export().parameters:
@@ -188,7 +188,7 @@ def test_only_kernels_decay_where_only_kernels_shall():
 
 
 def test_evaluation_uses_the_running_statistics():
-    case = taken("flagged")
+    case = take_steps("flagged")
     session = jax_pairs.opened(case.model)
     images = jax_pairs.batches(case.model, 2)[0].images
     one_by_one = np.concatenate([session.logits(image[None]) for image in images])
@@ -198,7 +198,7 @@ def test_evaluation_uses_the_running_statistics():
 
 def test_a_layer_that_is_not_there_is_refused():
     with pytest.raises(Refused, match=r"there is no layer 'cnov'; allowed: conv, norm, head"):
-        taken("flagged").session.run_layer("cnov", np.zeros((1, 3, 3, 3)), True)
+        take_steps("flagged").session.run_layer("cnov", np.zeros((1, 3, 3, 3)), True)
     with pytest.raises(Refused, match=r"there is no layer 'cnov'; allowed: conv, dense, flatten, pool"):
         twins.session("jax").run_layer("cnov", np.zeros((1, 8, 8, 1)), True)
 

@@ -18,7 +18,7 @@ LOSS = "cross-entropy,label_smoothing=0.1"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `models.py`, a pair, and `result.json`, its certificate."""
     folder = tmp_path_factory.mktemp("pair")
     shutil.copy(ROOT / "tests/own/bad.py", folder / "models.py")
@@ -34,19 +34,19 @@ def reproduce(folder: Path, out: Path, *options: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def changed(made: Path, folder: Path, *, marker: Path) -> dict[str, Any]:
+def changed(project: Path, folder: Path, *, marker: Path) -> dict[str, Any]:
     """Write the same result into another folder, of a source that has one line more, which leaves `marker`."""
-    source = (made / "models.py").read_text() + f"\nopen({str(marker)!r}, 'w').close()\n"
+    source = (project / "models.py").read_text() + f"\nopen({str(marker)!r}, 'w').close()\n"
     (folder / "models.py").write_text(source)
-    text = (made / "result.json").read_text().replace(str(made), str(folder))
+    text = (project / "result.json").read_text().replace(str(project), str(folder))
     (folder / "result.json").write_text(text)
     return json.loads(text)
 
 
-def test_code_that_nobody_trusts_is_named_and_not_imported(made: Path, tmp_path: Path) -> None:
-    changed(made, tmp_path, marker=tmp_path / "imported")
+def test_code_that_nobody_trusts_is_named_and_not_imported(project: Path, tmp_path: Path) -> None:
+    changed(project, tmp_path, marker=tmp_path / "imported")
     code, text, error = reproduce(tmp_path, tmp_path / "again")
-    sha256 = hashlib.sha256((made / "models.py").read_bytes()).hexdigest()
+    sha256 = hashlib.sha256((project / "models.py").read_bytes()).hexdigest()
     assert (code, text) == (2, "")
     for side in ("jax: {}:good_linen", "torch: {}:good_torch"):
         assert f"{side.format(tmp_path / 'models.py')} (source SHA-256 {sha256})" in error
@@ -54,21 +54,21 @@ def test_code_that_nobody_trusts_is_named_and_not_imported(made: Path, tmp_path:
     assert not (tmp_path / "imported").exists()
 
 
-def test_a_trusted_pair_is_certified_again_as_it_was(made: Path, tmp_path: Path) -> None:
-    code, text, error = reproduce(made, tmp_path, "--trust-code")
+def test_a_trusted_pair_is_certified_again_as_it_was(project: Path, tmp_path: Path) -> None:
+    code, text, error = reproduce(project, tmp_path, "--trust-code")
     assert code == 0, text + error
     told = json.loads((tmp_path / "reproduction.json").read_text())
     assert told["differences"] == []
     assert {claim["outcome"] for claim in told["claims"]} == {"REPRODUCED"}
-    assert f"jax: {made}/models.py:good_linen (source SHA-256 " in text
-    again, before = (json.loads((folder / "result.json").read_text()) for folder in (tmp_path, made))
+    assert f"jax: {project}/models.py:good_linen (source SHA-256 " in text
+    again, before = (json.loads((folder / "result.json").read_text()) for folder in (tmp_path, project))
     assert again["spec"] == before["spec"]
     gates = [[(gate["name"], gate["value"]) for gate in each["agreement"]["gates"]] for each in (again, before)]
     assert gates[0] == gates[1]
 
 
-def test_a_source_that_has_changed_is_refused_by_name_unless_that_is_accepted(made: Path, tmp_path: Path) -> None:
-    stored = changed(made, tmp_path, marker=tmp_path / "imported")
+def test_a_source_that_has_changed_is_refused_by_name_unless_that_is_accepted(project: Path, tmp_path: Path) -> None:
+    stored = changed(project, tmp_path, marker=tmp_path / "imported")
     before = stored["spec"]["pair"]["sides"]["torch"]["source_sha256"]
     now = hashlib.sha256((tmp_path / "models.py").read_bytes()).hexdigest()
     code, _, error = reproduce(tmp_path, tmp_path / "refused", "--trust-code")
@@ -105,8 +105,8 @@ def test_a_factory_gives_the_same_initial_weights_again(tmp_path: Path) -> None:
         (lambda spec: spec.pop("pair"), "spec: has no pair"),
     ],
 )
-def test_a_file_that_describes_no_pair_is_refused(made: Path, tmp_path: Path, change: Any, said: str) -> None:
-    stored = json.loads((made / "result.json").read_text())
+def test_a_file_that_describes_no_pair_is_refused(project: Path, tmp_path: Path, change: Any, said: str) -> None:
+    stored = json.loads((project / "result.json").read_text())
     change(stored["spec"])
     (tmp_path / "result.json").write_text(json.dumps(stored))
     code, _, error = reproduce(tmp_path, tmp_path / "again", "--trust-code")

@@ -17,7 +17,7 @@ def layers(found: Trace) -> dict[str, Layer]:
     return {layer.path: layer for layer in found.layers}
 
 
-def written(folder: Path, body: str, factory: str = "make") -> Any:
+def write_model(folder: Path, body: str, factory: str = "make") -> Any:
     """Return the spec of a model written into a file."""
     file = folder / "model.py"
     file.write_text(f"import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n{body}")
@@ -29,7 +29,7 @@ def forward(folder: Path, *lines: str, layers: tuple[str, ...] = ()) -> Any:
     indent = "\n        "
     made = indent.join(("self.conv = nn.Conv2d(3, 4, 3)", "self.head = nn.Linear(4, 5)", *layers))
     called = indent.join(("x = self.conv(x)", *lines))
-    return written(
+    return write_model(
         folder,
         "class Model(nn.Module):\n"
         f"    def __init__(self):\n        super().__init__(){indent}{made}\n"
@@ -296,4 +296,4 @@ def test_what_cannot_be_compared_is_refused_by_name(
 @pytest.mark.filterwarnings("ignore:`torch.jit.trace:DeprecationWarning")
 def test_a_factory_must_return_a_plain_module(tmp_path: Path, returned: str, reason: str):
     with pytest.raises(Refused, match=reason):
-        pairs.traced(written(tmp_path, f"def make():\n    return {returned}\n"))
+        pairs.traced(write_model(tmp_path, f"def make():\n    return {returned}\n"))

@@ -106,11 +106,11 @@ def empty_cache(compiler: None) -> Iterator[None]:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
+def marker(tmp_path: Path) -> Path:
     return tmp_path / "samestep" / "word"
 
 
-def told(store: HashStore) -> set[str]:
+def list_announced(store: HashStore) -> set[str]:
     """Return the parts of the first machine's first two graphs that its first process has announced."""
     keys = {f"{number}/{part}" for number in (0, 1) for part in ("forward", "backward")}
     return {key for key in keys if store.check([f"samestep/programs/0/{key}"])}
@@ -124,20 +124,20 @@ def trained(shared: Shared) -> torch.Tensor:
     return x.grad
 
 
-def test_a_machine_s_first_process_compiles_before_the_others(store: HashStore, kept: Path) -> None:
+def test_a_machine_s_first_process_compiles_before_the_others(store: HashStore, marker: Path) -> None:
     done, begun = list[str](), threading.Event()
 
     def second() -> None:
         begun.set()
-        with Shared(store, SECOND).turn(0, "forward", kept):
+        with Shared(store, SECOND).turn(0, "forward", marker):
             done.append("second")
 
     thread = threading.Thread(target=second)
-    with Shared(store, FIRST).turn(0, "forward", kept):
+    with Shared(store, FIRST).turn(0, "forward", marker):
         thread.start()
         begun.wait()
         thread.join(0.2)
-        with Shared(store, ELSEWHERE).turn(0, "forward", kept.with_name("other")):  # waits only for its own machine
+        with Shared(store, ELSEWHERE).turn(0, "forward", marker.with_name("other")):  # waits only for its own machine
             done.append("elsewhere")
             assert not store.check(["samestep/programs/1/0/forward"])
         assert store.check(["samestep/programs/1/0/forward"])
@@ -147,17 +147,17 @@ def test_a_machine_s_first_process_compiles_before_the_others(store: HashStore, 
 
 
 def test_a_process_that_has_waited_for_long_compiles_by_itself(
-    store: HashStore, kept: Path, monkeypatch: pytest.MonkeyPatch
+    store: HashStore, marker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(programs, "LONGEST_WAIT_SECONDS", 0.1)
-    with Shared(store, SECOND).turn(0, "backward", kept):
-        assert told(store) == set(), "only the first process tells"
+    with Shared(store, SECOND).turn(0, "backward", marker):
+        assert list_announced(store) == set(), "only the first process tells"
 
 
 @pytest.mark.usefixtures("empty_cache")
 def test_what_the_first_compiled_the_next_finds(store: HashStore, monkeypatch: pytest.MonkeyPatch) -> None:
     gradient = trained(Shared(store, FIRST))
-    assert told(store) == {"0/forward", "0/backward"}
+    assert list_announced(store) == {"0/forward", "0/backward"}
     assert counters["inductor"]["fxgraph_cache_miss"] == 2
     torch.compiler.reset()
     counters.clear()
@@ -166,19 +166,19 @@ def test_what_the_first_compiled_the_next_finds(store: HashStore, monkeypatch: p
     assert counters["inductor"]["fxgraph_cache_miss"] == 0
 
 
-def test_nobody_waits_for_what_is_kept(store: HashStore, kept: Path) -> None:
-    with pytest.raises(ArithmeticError), Shared(store, FIRST).turn(0, "forward", kept):
+def test_nobody_waits_for_what_is_kept(store: HashStore, marker: Path) -> None:
+    with pytest.raises(ArithmeticError), Shared(store, FIRST).turn(0, "forward", marker):
         raise ArithmeticError
-    assert not kept.exists(), "nothing was compiled"
-    with Shared(store, FIRST).turn(1, "forward", kept):
+    assert not marker.exists(), "nothing was compiled"
+    with Shared(store, FIRST).turn(1, "forward", marker):
         pass
-    with Shared(store, SECOND).turn(2, "forward", kept):
+    with Shared(store, SECOND).turn(2, "forward", marker):
         assert not store.check(["samestep/programs/0/2/forward"])
 
 
-def test_word_that_cannot_be_left_fails_no_program(store: HashStore, kept: Path) -> None:
-    kept.parent.write_text("a file in place of the folder")
-    with Shared(store, FIRST).turn(0, "forward", kept):
+def test_word_that_cannot_be_left_fails_no_program(store: HashStore, marker: Path) -> None:
+    marker.parent.write_text("a file in place of the folder")
+    with Shared(store, FIRST).turn(0, "forward", marker):
         pass
     assert store.check(["samestep/programs/0/0/forward"])
 
@@ -227,11 +227,11 @@ def test_a_graph_is_known_by_its_code_its_inputs_and_how_it_is_compiled() -> Non
 def test_a_backward_pass_that_is_not_compiled_yet_is_waited_for(store: HashStore) -> None:
     function = torch.compile(lambda x: x.sin().sum(), dynamic=False, backend=Shared(store, FIRST))
     loss = function(torch.ones(3, requires_grad=True))
-    assert told(store) == {"0/forward"}
+    assert list_announced(store) == {"0/forward"}
     loss.backward()
-    assert told(store) == {"0/forward", "0/backward"}
+    assert list_announced(store) == {"0/forward", "0/backward"}
     function(torch.ones(4))
-    assert told(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}, "nothing to differentiate"
+    assert list_announced(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}, "nothing to differentiate"
 
 
 @pytest.mark.usefixtures("empty_cache")
@@ -247,10 +247,10 @@ def test_nobody_waits_for_what_the_first_found_or_could_not_compile(
     monkeypatch.setattr(compiler, "compile_fx", failing)
     with pytest.raises(Exception, match="ArithmeticError"):
         trained(shared)
-    assert told(store) == {"0/forward", "0/backward"}
+    assert list_announced(store) == {"0/forward", "0/backward"}
     monkeypatch.setattr(compiler, "compile_fx", lambda graph, _, **__: graph.forward)  # as from a cache
     trained(shared)
-    assert told(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}
+    assert list_announced(store) == {"0/forward", "0/backward", "1/forward", "1/backward"}
 
 
 def test_programs_are_shared_once_processes_have_met_where_torch_keeps_any(

@@ -95,7 +95,7 @@ def test_jax_s_program_plans_less_memory_and_settings_tell_why():
     assert planned[1] < 0.7 * planned[0]
 
 
-def kept(session: Any, batch: Batch) -> int:
+def count_kept_bytes(session: Any, batch: Batch) -> int:
     """Return the bytes that torch's forward pass keeps for the backward pass, without parameters."""
     storages: dict[int, int] = {}
     own = {parameter.untyped_storage().data_ptr() for parameter in session._step.model.parameters()}
@@ -116,7 +116,7 @@ def kept(session: Any, batch: Batch) -> int:
 def test_torch_keeps_less_for_the_backward_pass(name: str):
     workload = small(name, 33)
     (batch,) = batches(workload, 1)
-    less, all_of_it = (kept(opened(workload, "torch", tuning), batch) for tuning in (ON, "stock"))
+    less, all_of_it = (count_kept_bytes(opened(workload, "torch", tuning), batch) for tuning in (ON, "stock"))
     assert less < 0.6 * all_of_it
 
 
@@ -158,11 +158,11 @@ def test_a_compiled_program_recomputes_records_once_and_moves_the_statistics_onc
     wanted = steps(opened(workload, "torch", "stock"), pool)
     session = opened(workload, "torch", "compiled+rematerialisation")
     same(steps(session, pool), wanted, 1e-12)
-    less = kept(session, pool[0])
+    less = count_kept_bytes(session, pool[0])
     session.feed(pool)
     found = session.settings()
     assert (found["compile"], found["graph-breaks"], found["rematerialisation"]) == (True, 0, True)
-    assert less < 0.7 * kept(opened(workload, "torch", "compiled"), pool[0])
+    assert less < 0.7 * count_kept_bytes(opened(workload, "torch", "compiled"), pool[0])
 
 
 def test_captured_steps_recompute(monkeypatch: pytest.MonkeyPatch):

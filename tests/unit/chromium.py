@@ -63,7 +63,7 @@ class Tab:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def told(self, *methods: str) -> list[dict[str, Any]]:
+    def list_events(self, *methods: str) -> list[dict[str, Any]]:
         """Return the parameters of the events of those names."""
         self.value("0")  # what came before this answer has been read
         return [event["params"] for event in self.events if event["method"] in methods]

@@ -47,12 +47,12 @@ def parted(tmp_path: Path) -> Path:
     return tmp_path / "parted"
 
 
-def made(folder: Path, *, seed: int = 0, epochs: int = 1, **options: int | None) -> tuple[Batch, Batch]:
+def load_batches(folder: Path, *, seed: int = 0, epochs: int = 1, **options: int | None) -> tuple[Batch, Batch]:
     return folders.load(folder, IMAGE, classes=10, seed=seed, epochs=epochs, **options)
 
 
 def dataset(folder: Path, **options: int) -> Dataset:
-    return Dataset(*made(folder, **options), "")
+    return Dataset(*load_batches(folder, **options), "")
 
 
 def names(folder: Path, seed: int = 0) -> tuple[list[str], list[str]]:

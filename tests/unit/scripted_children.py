@@ -82,7 +82,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     return Launcher(plans.make(tmp_path / "out", ("fake", "other")), tmp_path)
 
 
-def asked(answers: list[str], *commands: tuple[str, int]) -> Job:
+def make_job(answers: list[str], *commands: tuple[str, int]) -> Job:
     return Job("training", [Call(Scripting(name, looks), partial(list.append, answers)) for name, looks in commands])
 
 
@@ -90,7 +90,7 @@ def queue(name: str, *found: Job) -> Queue:
     return Queue(ContenderRun(contenders.parse(["fake", "other"])[["fake", "other"].index(name)]), list(found))
 
 
-def carried_out(started: Launcher, *queues: Queue) -> list[tuple[int, int]]:
+def execute(started: Launcher, *queues: Queue) -> list[tuple[int, int]]:
     progress: list[tuple[int, int]] = []
     jobs.run_jobs(started, queues, lambda done, total: progress.append((done, total)))
     return progress

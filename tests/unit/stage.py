@@ -36,7 +36,7 @@ class Stage:
         outcomes = phases.run_comparison(plan, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = build_result.build(outcomes, ["samestep", "compare", *texts])
-        return _kept(result, plan.out)
+        return _check_and_read(result, plan.out)
 
     def agree(
         self, *texts: str, script: dict[str, Any] | None = None, seeds: int = 2, children: int = 1, **changes: Any
@@ -46,7 +46,7 @@ class Stage:
         outcomes = phases.run_agreement(plan, seeds, lambda *step: self.progress.append(step), HeldSignals())
         assert not plans.remaining(plans.started(self.folder), within=0.5)
         result = build_result.build(outcomes, ["samestep", "agree", *texts])
-        return _kept(result, plan.out)
+        return _check_and_read(result, plan.out)
 
     @property
     def log(self) -> list[list[str]]:
@@ -58,7 +58,7 @@ class Stage:
         return [call for call in self.log if call[-1] == place]
 
 
-def _kept(result: model.Result, folder: Path) -> Result:
+def _check_and_read(result: model.Result, folder: Path) -> Result:
     """Return a result. It survives its file and a bundle, and its raw samples give every figure again."""
     path = result_file.write(result, folder)
     assert result_file.read(path) == result

@@ -36,11 +36,11 @@ def _spied(monkeypatch: pytest.MonkeyPatch, kind: type, *methods: str) -> list[t
     def spy(method: str) -> None:
         original = getattr(kind, method)
 
-        def told(self: Any, *arguments: Any, **named: Any) -> Any:
+        def note_call(self: Any, *arguments: Any, **named: Any) -> Any:
             calls.append((method, getattr(arguments[0], "name", arguments[0]) if arguments else None))
             return original(self, *arguments, **named)
 
-        monkeypatch.setattr(kind, method, told)
+        monkeypatch.setattr(kind, method, note_call)
 
     for method in methods:
         spy(method)

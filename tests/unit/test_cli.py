@@ -198,11 +198,11 @@ def test_energy_is_measured_unless_time_is_to_be_saved(
 ) -> None:
     asked = list[Settings]()
 
-    def made(settings: Settings, **_: Any) -> None:
+    def note_settings(settings: Settings, **_: Any) -> None:
         asked.append(settings)
         raise SystemExit(0)
 
-    monkeypatch.setattr(plan, "make", made)
+    monkeypatch.setattr(plan, "make", note_settings)
     program.run("compare", "fake", "other", *arguments)
     assert [(settings.rounds, settings.energy) for settings in asked] == [(rounds, energy)]
 
@@ -215,11 +215,11 @@ def test_compile_times_are_cold_and_kernels_searched_for_once_unless_other_is_as
 ) -> None:
     asked = list[tuple[bool, bool]]()
 
-    def made(settings: Settings, *_: Any, **__: Any) -> None:
+    def note_settings(settings: Settings, *_: Any, **__: Any) -> None:
         asked.append((settings.cold_compile, settings.search_anew))
         raise SystemExit(0)
 
-    monkeypatch.setattr(f"{where}.make", made)
+    monkeypatch.setattr(f"{where}.make", note_settings)
     for more in ([], ["--skip-cold-compile"], ["--cold-compile"], ["--search-anew"], ["--paper"], ["--quick"]):
         program.run(command, "fake", "other", *more)
     assert asked == [(False, False), (False, False), (True, False), (False, True), (False, False), (False, False)]

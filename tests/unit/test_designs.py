@@ -223,12 +223,12 @@ def test_contenders_that_compute_while_another_is_timed_void_the_round(
     plan = plans.make(tmp_path / "out", ("fake", "other", "third"), rounds=3)
     looked = list[int]()
 
-    def taken(pids: list[int]) -> float:
+    def sum_seconds(pids: list[int]) -> float:
         looked.append(len(pids))
         return 0.2 * len(pids) * time.monotonic()
 
     scripted_load(monkeypatch, [0.0] * 6)
-    monkeypatch.setattr(cpu, "sum_seconds", taken)
+    monkeypatch.setattr(cpu, "sum_seconds", sum_seconds)
     monkeypatch.setattr(timed_block, "MOST_LEAD_SECONDS", 0.0)
     result = _result(plan)
     assert set(looked) == {2}  # the processes of the two others

@@ -23,7 +23,7 @@ def complete(result: Result) -> Result:
     return model.to_json(verdicts.complete_result(model.from_json(result)))
 
 
-def made(devices: int, batch_size: int, *times: list[float], **overrides: Any) -> Result:
+def make_run(devices: int, batch_size: int, *times: list[float], **overrides: Any) -> Result:
     """Return the result of contenders with these step times of each round, on so many devices."""
     contenders = []
     for name, rounds in zip(("torch", "jax"), times, strict=True):
@@ -35,7 +35,7 @@ def made(devices: int, batch_size: int, *times: list[float], **overrides: Any) -
 
 
 def weak(**overrides: Any) -> list[Result]:
-    return [made(1, 64, FIRST, FIRST), made(2, 128, SECOND, FIRST, **overrides)]
+    return [make_run(1, 64, FIRST, FIRST), make_run(2, 128, SECOND, FIRST, **overrides)]
 
 
 def listed(runs: list[Result], mode: str = "weak") -> list[Result]:
@@ -125,7 +125,7 @@ def test_weak_scaling_holds_step_times_against_each_other() -> None:
 
 
 def test_strong_scaling_is_the_speed_up_over_the_devices() -> None:
-    runs = [made(2, 64, FIRST, FIRST), made(6, 64, SECOND, [each / 3 for each in FIRST])]
+    runs = [make_run(2, 64, FIRST, FIRST), make_run(6, 64, SECOND, [each / 3 for each in FIRST])]
     _, a, b1, b = listed(runs, "strong")
     assert b["efficiency"]["estimate"] == pytest.approx(1.0)  # three times as fast on three times as many
     assert a["efficiency"]["estimate"] == pytest.approx(stats.gmean(FIRST) / stats.gmean(SECOND) / 3)
@@ -133,7 +133,7 @@ def test_strong_scaling_is_the_speed_up_over_the_devices() -> None:
 
 
 def test_void_rounds_do_not_count() -> None:
-    runs = [made(1, 64, FIRST, FIRST), made(2, 128, [*SECOND, 9.0], [*FIRST, 9.0])]
+    runs = [make_run(1, 64, FIRST, FIRST), make_run(2, 128, [*SECOND, 9.0], [*FIRST, 9.0])]
     runs[1] = complete({**runs[1], "voided": [{"round": 4, "reason": "x"}]})
     assert listed(runs)[1]["efficiency"] == listed(weak())[1]["efficiency"]
     void = [{"round": number, "reason": "x"} for number in (1, 2)]
@@ -174,7 +174,7 @@ def test_no_efficiency_without_agreement_or_proof() -> None:
 
 
 def test_a_partner_that_differs_takes_nothing_from_a_baseline_that_agrees_with_another() -> None:
-    run = made(1, 64, FIRST, FIRST)
+    run = make_run(1, 64, FIRST, FIRST)
     run["contenders"].append(make_contender("third"))
     passed = run["agreement"]["pairs"][0]
     run["agreement"]["pairs"].append({**passed, "contender": "third", "status": "fail"})

@@ -12,7 +12,7 @@ from compare.base import workloads
 from compare.base.interface import Refused
 from compare.data import synthetic
 from compare.data.datasets import load
-from tests.unit.photo_folders import RESNET, fill, made, names, picture
+from tests.unit.photo_folders import RESNET, fill, load_batches, names, picture
 from tests.unit.photo_folders import flat as flat
 from tests.unit.photo_folders import parted as parted
 
@@ -123,10 +123,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("kind", BAD)
 def test_what_is_bad_is_named(flat: Path, kind: str) -> None:
     spoil, message = BAD[kind]
-    made(flat)
+    load_batches(flat)
     spoil(flat)
     with pytest.raises(Refused, match=message):
-        made(flat)
+        load_batches(flat)
 
 
 def test_the_first_bad_file_is_named_whatever_the_threads(flat: Path) -> None:
@@ -136,17 +136,17 @@ def test_the_first_bad_file_is_named_whatever_the_threads(flat: Path) -> None:
     first = names(flat)[0][0]
     for threads in (1, 2, 7):
         with pytest.raises(Refused, match=rf"/{first}: no JPEG"):
-            made(flat, threads=threads)
+            load_batches(flat, threads=threads)
 
 
 def test_a_part_that_lies_elsewhere_is_refused_and_a_linked_folder_is_not(parted: Path) -> None:
     linked = parted.parent / "linked"
     linked.symlink_to(parted)
-    assert len(made(linked)[0].labels) == 19
+    assert len(load_batches(linked)[0].labels) == 19
     (parted / "val").rename(parted.parent / "val")
     (parted / "val").symlink_to("../val")
     with pytest.raises(Refused, match=r"/parted/val: a link out of the folder"):
-        made(parted)
+        load_batches(parted)
 
 
 @pytest.mark.parametrize(("part", "other"), [("train", "val"), ("val", "train")])
@@ -154,7 +154,7 @@ def test_both_parts_have_the_same_classes(parted: Path, part: str, other: str) -
     (parted / part / "dog").mkdir()
     picture((5, 5, 5), 0).save(parted / part / "dog" / "0.png")
     with pytest.raises(Refused, match=rf"/{other}/dog: no such folder; train and val must have the same classes"):
-        made(parted)
+        load_batches(parted)
 
 
 @pytest.mark.parametrize(("folder", "said"), [("nowhere", "no such folder"), ("file", "no folder")])
@@ -167,7 +167,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path, folder: str, said: str) ->
 def test_a_folder_without_classes_is_refused(tmp_path: Path) -> None:
     picture((1, 2, 3), 0).save(tmp_path / "0.png")
     with pytest.raises(Refused, match=r"no folder of a class in it; expected: DIR/train/CLASS"):
-        made(tmp_path)
+        load_batches(tmp_path)
 
 
 def test_more_classes_than_the_models_are_refused(flat: Path) -> None:
@@ -192,4 +192,4 @@ def test_files_that_cannot_be_read_are_named(flat: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "read_bytes", denied)
     with pytest.raises(Refused, match=r"/ape/.*: cannot be read: .*Permission denied"):
-        made(flat)
+        load_batches(flat)

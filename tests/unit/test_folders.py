@@ -14,14 +14,14 @@ from compare.base.interface import Array, RunSpec
 from compare.data import dataset_file, folders, seeding
 from compare.data.datasets import Dataset, digest, load
 from compare.worker import training
-from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, fill, made, names
+from tests.unit.photo_folders import COLOURS, COUNTS, IMAGE, RESNET, dataset, fill, load_batches, names
 from tests.unit.photo_folders import flat as flat
 from tests.unit.photo_folders import parted as parted
 from tests.unit.stage import Stage
 
 
 def test_imagenets_layout_is_read_class_by_class(parted: Path) -> None:
-    train, test = made(parted)
+    train, test = load_batches(parted)
     assert train.labels.tolist() == [0] * 6 + [1] * 11 + [2] * 2
     assert test.labels.tolist() == [0, 1, 1, 2]
     assert (train.images.shape, test.images.shape) == ((19, *IMAGE), (4, *IMAGE))
@@ -37,14 +37,14 @@ def test_values_are_standardised_by_imagenets_constants(tmp_path: Path) -> None:
         (tmp_path / part / "one").mkdir(parents=True)
         Image.new("RGB", (20, 20), (10, 128, 255)).save(tmp_path / part / "one" / "0.png")
     expected = (np.array([10, 128, 255]) / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
-    for part in made(tmp_path):
+    for part in load_batches(tmp_path):
         assert np.array_equal(part.values(), np.broadcast_to(expected.astype(np.float32), (1, *IMAGE)))
 
 
 def test_of_a_large_folder_so_many_images_are_drawn_by_the_seed(parted: Path) -> None:
-    whole, _ = made(parted)
+    whole, _ = load_batches(parted)
     colours = np.array(list(COLOURS.values()))
-    drawn = [made(parted, seed=seed, images=10) for seed in range(5)]
+    drawn = [load_batches(parted, seed=seed, images=10) for seed in range(5)]
     for train, test in drawn:
         assert (len(train.images), len(test.images)) == (10, 2)  # of 19 and 4
         assert train.labels.tolist() == sorted(train.labels.tolist())
@@ -52,10 +52,10 @@ def test_of_a_large_folder_so_many_images_are_drawn_by_the_seed(parted: Path) ->
             shown = part.values().mean(axis=(1, 2)) * folders.STD + folders.MEAN
             np.testing.assert_allclose(shown, colours[part.labels] / 255, atol=0.03)
     assert len({tuple(train.labels) for train, _ in drawn}) > 1
-    again, _ = made(parted, seed=4, images=10)
+    again, _ = load_batches(parted, seed=4, images=10)
     assert np.array_equal(again.images, drawn[4][0].images)
-    assert np.array_equal(made(parted, images=19)[0].images, whole.images)
-    assert len(made(parted, images=1)[1].labels) == 1
+    assert np.array_equal(load_batches(parted, images=19)[0].images, whole.images)
+    assert len(load_batches(parted, images=1)[1].labels) == 1
 
 
 def test_without_parts_a_fifth_of_each_class_is_held_out(flat: Path) -> None:
@@ -111,25 +111,25 @@ def test_another_process_and_other_threads_make_the_same_bytes(flat: Path) -> No
 
 
 def test_what_is_drawn_depends_on_seed_epoch_and_index_alone(parted: Path) -> None:
-    three, _ = made(parted, epochs=3)
-    one, _ = made(parted, epochs=1)
+    three, _ = load_batches(parted, epochs=3)
+    one, _ = load_batches(parted, epochs=1)
     views = three.images.reshape(3, 19, *IMAGE)
     assert np.array_equal(views[0], one.images)
     assert len({digest(image) for image in three.images}) == 57
-    assert not np.array_equal(made(parted, seed=1)[0].images, one.images)
+    assert not np.array_equal(load_batches(parted, seed=1)[0].images, one.images)
     (parted / "train" / "cat" / "01.JPEG").unlink()  # the last one: no other's index changes
-    assert np.array_equal(made(parted, epochs=3)[0].images.reshape(3, 18, *IMAGE), views[:, :18])
+    assert np.array_equal(load_batches(parted, epochs=3)[0].images.reshape(3, 18, *IMAGE), views[:, :18])
 
 
 def test_the_same_photograph_twice_is_cropped_twice(parted: Path) -> None:
     (parted / "train" / "cat" / "02.png").symlink_to("../bee/02.png")
-    first, second = made(parted)[0].values()[[8, 19]]
+    first, second = load_batches(parted)[0].values()[[8, 19]]
     assert np.allclose(first.mean(axis=(0, 1)), second.mean(axis=(0, 1)), atol=0.2)
     assert not np.array_equal(first, second)
 
 
 def test_each_epoch_takes_its_own_crops_and_then_the_first_again(parted: Path) -> None:
-    train, _ = made(parted, epochs=2)
+    train, _ = load_batches(parted, epochs=2)
     views = train.images.reshape(2, 19, *IMAGE)
     for epoch in range(3):
         known = {digest(image): label for image, label in zip(views[epoch % 2], train.labels, strict=True)}
@@ -149,7 +149,7 @@ class Reader:
 
 
 def test_the_training_accuracy_is_that_of_the_first_epochs_crops(parted: Path) -> None:
-    train, test = made(parted, epochs=2)
+    train, test = load_batches(parted, epochs=2)
     reader, spec = Reader(), RunSpec(**{**SPEC, "batch_size": 8, "data": ""})
     found = training._measure_accuracy(reader, train, spec)  # pyright: ignore
     assert found == 1.0

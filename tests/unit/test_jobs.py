@@ -18,7 +18,7 @@ from compare.machine import memory, variables
 from compare.settings import contenders
 from compare.store import private_folder
 from tests.fakebackend import plans
-from tests.unit.scripted_children import Scripted, Scripting, asked, carried_out, queue
+from tests.unit.scripted_children import Scripted, Scripting, execute, make_job, queue
 from tests.unit.scripted_children import started as started
 
 
@@ -31,16 +31,16 @@ class Opening(Scripting):
 
 def test_none_waits_for_another(started: Launcher) -> None:
     answers: list[str] = []
-    long, short = asked(answers, ("long", 9)), asked(answers, ("one", 1), ("two", 1), ("three", 1))
-    carried_out(started, queue("fake", long), queue("other", short))
+    long, short = make_job(answers, ("long", 9)), make_job(answers, ("one", 1), ("two", 1), ("three", 1))
+    execute(started, queue("fake", long), queue("other", short))
     assert answers == ["one", "two", "three", "long"]
     assert Scripted.said[:3] == ["fake begins long", "other begins one", "other ends one"]
 
 
 def test_children_take_the_next_job_when_theirs_is_done(started: Launcher) -> None:
     answers: list[str] = []
-    found = [asked(answers, ("long", 9)), *(asked(answers, (f"{n}a", 0), (f"{n}b", 1)) for n in range(3))]
-    progress = carried_out(started, queue("fake", *found))
+    found = [make_job(answers, ("long", 9)), *(make_job(answers, (f"{n}a", 0), (f"{n}b", 1)) for n in range(3))]
+    progress = execute(started, queue("fake", *found))
     assert answers == ["0a", "0b", "1a", "1b", "2a", "2b", "long"]
     assert len(Scripted.environments) == 2
     assert (progress[0], progress[-1], progress) == ((0, 4), (4, 4), sorted(set(progress)))
@@ -56,12 +56,12 @@ def test_a_child_is_started_for_the_devices_of_its_first_session(
         return start(self, outcome, devices=devices, **rest)
 
     monkeypatch.setattr(Launcher, "start", noted)
-    of_one, of_two, of_none = (asked([], ("one", 1)) for _ in range(3))
+    of_one, of_two, of_none = (make_job([], ("one", 1)) for _ in range(3))
     for job, devices in ((of_one, 1), (of_two, 2)):
         spec = SimpleNamespace(devices=devices)
         job.calls[0] = replace(job.calls[0], command=Opening("one", 1, spec))
     for job in (of_one, of_two, of_none):
-        carried_out(started, queue("fake", job))
+        execute(started, queue("fake", job))
     assert told == [1, 2, None]
 
 
@@ -70,14 +70,14 @@ def test_one_child_more_than_cores_no_more_than_jobs_nor_than_memory_holds(
     started: Launcher, jobs: int, most: int | None, children: int
 ) -> None:
     answers: list[str] = []
-    carried_out(started, replace(queue("fake", *(asked(answers, ("one", 1)) for _ in range(jobs))), most=most))
+    execute(started, replace(queue("fake", *(make_job(answers, ("one", 1)) for _ in range(jobs))), most=most))
     assert (len(answers), len(Scripted.environments)) == (jobs, children)
 
 
 def test_a_child_that_ends_makes_room_for_another_contenders(started: Launcher) -> None:
     answers: list[str] = []
-    many = queue("fake", *(asked(answers, (f"fake {n}", 9)) for n in range(3)))
-    carried_out(started, many, queue("other", asked(answers, ("other", 1))))
+    many = queue("fake", *(make_job(answers, (f"fake {n}", 9)) for n in range(3)))
+    execute(started, many, queue("other", make_job(answers, ("other", 1))))
     assert answers == ["other", "fake 0", "fake 1", "fake 2"]
     assert Scripted.said.index("other is closed") < Scripted.said.index("fake begins fake 1")
     assert len(Scripted.environments) == 3
@@ -88,8 +88,8 @@ def test_what_memory_does_not_hold_is_not_started_where_others_leave_room(
 ) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
     answers: list[str] = []
-    large = replace(queue("fake", *(asked(answers, (f"fake {n}", 1)) for n in range(3))), most=1)
-    carried_out(started, large, queue("other", *(asked(answers, ("other", 1)) for _ in range(3))))
+    large = replace(queue("fake", *(make_job(answers, (f"fake {n}", 1)) for n in range(3))), most=1)
+    execute(started, large, queue("other", *(make_job(answers, ("other", 1)) for _ in range(3))))
     begun = [line for line in Scripted.said if line.startswith("fake")]
     assert begun[:2] == ["fake begins fake 0", "fake ends fake 0"]
     assert len(Scripted.environments) == 4
@@ -97,9 +97,9 @@ def test_what_memory_does_not_hold_is_not_started_where_others_leave_room(
 
 def test_a_failure_ends_its_contenders_work_and_no_others(started: Launcher) -> None:
     answers: list[str] = []
-    failing = queue("fake", asked(answers, ("broken", 0), ("never", 0)), asked(answers, ("nor this", 2)))
-    other = queue("other", asked(answers, ("one", 3), ("two", 0)))
-    carried_out(started, failing, other)
+    failing = queue("fake", make_job(answers, ("broken", 0), ("never", 0)), make_job(answers, ("nor this", 2)))
+    other = queue("other", make_job(answers, ("one", 3), ("two", 0)))
+    execute(started, failing, other)
     assert (failing.run.status, other.run.status, answers) == ("crash", "ok", ["one", "two"])
     assert failing.run.reason == "training: scripted"
     assert Scripted.said[-1] == "other is closed"
@@ -111,9 +111,9 @@ def test_a_job_that_lacks_memory_is_done_again_by_fewer_children_in_the_end_by_o
 ) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 4)
     answers: list[str] = []
-    large = asked(answers, ("before", 0), ("large", 1), ("after", 0))
-    most = queue("fake", large, *(asked(answers, (f"fake {n}", 2)) for n in range(4)))
-    progress = carried_out(started, most, queue("other", *(asked(answers, (f"other {n}", 3)) for n in range(4))))
+    large = make_job(answers, ("before", 0), ("large", 1), ("after", 0))
+    most = queue("fake", large, *(make_job(answers, (f"fake {n}", 2)) for n in range(4)))
+    progress = execute(started, most, queue("other", *(make_job(answers, (f"other {n}", 3)) for n in range(4))))
     assert sorted({*answers}) == sorted(
         ["before", "large", "after", *(f"{name} {n}" for name in ("fake", "other") for n in range(4))]
     )
@@ -125,9 +125,9 @@ def test_a_job_that_lacks_memory_is_done_again_by_fewer_children_in_the_end_by_o
 
 def test_a_job_that_lacks_memory_alone_ends_its_contender_and_no_other(started: Launcher) -> None:
     answers: list[str] = []
-    failing = queue("fake", asked(answers, ("endless", 0)), asked(answers, ("never", 0)))
-    other = queue("other", asked(answers, ("one", 2)), asked(answers, ("two", 0)))
-    carried_out(started, failing, other)
+    failing = queue("fake", make_job(answers, ("endless", 0)), make_job(answers, ("never", 0)))
+    other = queue("other", make_job(answers, ("one", 2)), make_job(answers, ("two", 0)))
+    execute(started, failing, other)
     assert (failing.run.status, failing.run.reason) == ("oom", "training: scripted")
     assert (other.run.status, answers) == ("ok", ["one", "two"])
 
@@ -140,16 +140,18 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
 
     def both() -> list[Queue]:
         answers.clear()
-        crowded = queue("fake", asked(answers, ("before", 0), (how, 1), ("after", 0)), asked(answers, ("next", 50)))
-        return [crowded, queue("other", *(asked(answers, (f"other {n}", 3)) for n in range(5)))]
+        crowded = queue(
+            "fake", make_job(answers, ("before", 0), (how, 1), ("after", 0)), make_job(answers, ("next", 50))
+        )
+        return [crowded, queue("other", *(make_job(answers, (f"other {n}", 3)) for n in range(5)))]
 
     crowded, other = both()
-    carried_out(started, crowded, other)
+    execute(started, crowded, other)
     assert (crowded.run.status, crowded.run.reason) == (how, "training: scripted")  # of a CPU each has its part
     started.plan = replace(started.plan, device="cuda")
     Scripted.said.clear()
     crowded, other = both()
-    progress = carried_out(started, crowded, other)
+    progress = execute(started, crowded, other)
     assert (crowded.run.status, other.run.status, other.run.reason) == ("ok", "ok", None)
     assert crowded.run.reason == f"repeated alone what had failed beside others ({how}, training: scripted)"
     assert answers[-3:] == ["before", how, "after"]  # of the job's second start
@@ -163,9 +165,9 @@ def test_what_fails_beside_others_on_a_gpu_is_done_again_alone_behind_its_conten
 def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 4)
     answers: list[str] = []
-    alone = replace(asked(answers, ("alone", 9)), alone=True)
-    carried_out(started, queue("fake", asked(answers, ("one", 2)), alone), queue("other", asked(answers, ("two", 5))))
-    carried_out(started, queue("fake", alone), queue("other", asked(answers, ("three", 0))))
+    alone = replace(make_job(answers, ("alone", 9)), alone=True)
+    execute(started, queue("fake", make_job(answers, ("one", 2)), alone), queue("other", make_job(answers, ("two", 5))))
+    execute(started, queue("fake", alone), queue("other", make_job(answers, ("three", 0))))
     assert answers == ["one", "two", "alone", "alone", "three"]
 
 
@@ -176,8 +178,8 @@ def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 9)
     monkeypatch.setattr(memory, "read_device_bytes", lambda device: 100)
     answers: list[str] = []
-    large = [replace(asked(answers, (f"large {n}", 5)), memory=size) for n in range(4)]
-    carried_out(started, queue("fake", *large), queue("other", *(asked(answers, (f"other {n}", 2)) for n in range(4))))
+    large = [replace(make_job(answers, (f"large {n}", 5)), memory=size) for n in range(4)]
+    execute(started, queue("fake", *large), queue("other", *(make_job(answers, (f"other {n}", 2)) for n in range(4))))
     assert sorted(answers) == sorted(f"{name} {n}" for name in ("large", "other") for n in range(4))
     events = [line.split()[1] for line in Scripted.said if " large " in line]
     open_at_once = [events[:end].count("begins") - events[:end].count("ends") for end in range(len(events) + 1)]
@@ -190,9 +192,9 @@ def test_what_fails_on_a_gpu_alone_has_failed_and_so_has_who_fails_often(
     started: Launcher, jobs: int, tries: int
 ) -> None:
     started.plan = replace(started.plan, device="cuda")
-    failing = queue("fake", *(asked([], ("broken", 0)) for _ in range(jobs)))
-    other = queue("other", asked([], ("one", 50)))
-    carried_out(started, failing, other)
+    failing = queue("fake", *(make_job([], ("broken", 0)) for _ in range(jobs)))
+    other = queue("other", make_job([], ("one", 50)))
+    execute(started, failing, other)
     assert (failing.run.status, failing.run.reason) == ("crash", "training: scripted")
     assert (other.run.status, other.run.reason) == ("ok", None)
     assert Scripted.said.count("fake begins broken") == tries
@@ -200,9 +202,9 @@ def test_what_fails_on_a_gpu_alone_has_failed_and_so_has_who_fails_often(
 
 def test_a_job_that_spares_its_contender_marks_it_when_all_others_are_done(started: Launcher) -> None:
     answers: list[str] = []
-    broken, never = (replace(asked(answers, (name, 0)), spares=True) for name in ("broken", "never"))
-    failing = queue("fake", broken, asked(answers, ("one", 3)), never)
-    carried_out(started, failing)
+    broken, never = (replace(make_job(answers, (name, 0)), spares=True) for name in ("broken", "never"))
+    failing = queue("fake", broken, make_job(answers, ("one", 3)), never)
+    execute(started, failing)
     assert (answers, failing.run.status, failing.run.reason) == (["one"], "crash", "training: scripted")
 
 
@@ -212,7 +214,7 @@ def test_children_side_by_side_share_the_cores(
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: cores)
-    carried_out(started, *(queue(name, asked([], ("one", 0))) for name in ("fake", "other")))
+    execute(started, *(queue(name, make_job([], ("one", 0))) for name in ("fake", "other")))
     assert [each["OMP_NUM_THREADS"] for each in Scripted.environments] == [threads, threads]
     started.start(ContenderRun(contenders.parse(["fake", "other"])[0]), purpose="training")
     assert "OMP_NUM_THREADS" not in Scripted.environments[-1]  # timed alone, with every core
@@ -265,11 +267,11 @@ def test_a_pair_is_certified_at_the_size_asked_for_and_at_its_neighbour(
 
 def test_a_job_that_may_not_begin_waits_and_so_do_those_behind_it(started: Launcher) -> None:
     answers: list[str] = []
-    held = replace(asked(answers, ("held", 0)), may_begin=lambda: "long" in answers)
-    carried_out(
+    held = replace(make_job(answers, ("held", 0)), may_begin=lambda: "long" in answers)
+    execute(
         started,
-        queue("fake", asked(answers, ("one", 0)), held, asked(answers, ("behind", 0))),
-        queue("other", asked(answers, ("long", 9))),
+        queue("fake", make_job(answers, ("one", 0)), held, make_job(answers, ("behind", 0))),
+        queue("other", make_job(answers, ("long", 9))),
     )
     assert answers == ["one", "long", "held", "behind"]
 
@@ -277,14 +279,14 @@ def test_a_job_that_may_not_begin_waits_and_so_do_those_behind_it(started: Launc
 def test_what_may_begin_when_no_child_is_left_is_waited_for(started: Launcher) -> None:
     answers: list[str] = []
     looks = iter([False] * 9)
-    held = replace(asked(answers, ("held", 0)), may_begin=lambda: next(looks, True))
-    carried_out(started, queue("fake", held))
+    held = replace(make_job(answers, ("held", 0)), may_begin=lambda: next(looks, True))
+    execute(started, queue("fake", held))
     assert answers == ["held"]
 
 
 def test_children_find_the_programs_of_what_their_queue_is_for(started: Launcher) -> None:
-    training = replace(queue("other", asked([], ("short", 1))), purpose="training")
-    carried_out(started, queue("fake", asked([], ("short", 1))), training)
+    training = replace(queue("other", make_job([], ("short", 1))), purpose="training")
+    execute(started, queue("fake", make_job([], ("short", 1))), training)
     folders = [Path(each["TORCHINDUCTOR_CACHE_DIR"]) for each in Scripted.environments]
     assert folders == [
         private_folder.find_programs(started.scratch) / "torch",
@@ -297,11 +299,11 @@ def test_what_is_to_be_alone_begins_before_others_and_its_child_goes_on_beside_t
 ) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 4)
     answers: list[str] = []
-    alone = replace(asked(answers, ("alone", 3)), alone=True)
-    carried_out(
+    alone = replace(make_job(answers, ("alone", 3)), alone=True)
+    execute(
         started,
-        queue("fake", *(asked(answers, (f"fake {n}", 5)) for n in range(3))),
-        replace(queue("other", alone, asked(answers, ("after it", 5))), most=1),
+        queue("fake", *(make_job(answers, (f"fake {n}", 5)) for n in range(3))),
+        replace(queue("other", alone, make_job(answers, ("after it", 5))), most=1),
     )
     assert Scripted.said[:2] == ["other begins alone", "other ends alone"]
     begun = Scripted.said.index("other begins after it")

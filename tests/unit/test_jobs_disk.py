@@ -7,12 +7,12 @@ import pytest
 from compare.execution import jobs
 from compare.execution.jobs import Job
 from compare.execution.launcher import Launcher
-from tests.unit.scripted_children import Scripted, asked, carried_out, queue
+from tests.unit.scripted_children import Scripted, execute, make_job, queue
 from tests.unit.scripted_children import started as started
 
 
 def roomy(answers: list[str], room: int, *commands: tuple[str, int]) -> Job:
-    return replace(asked(answers, *commands), disk_space=lambda: room)
+    return replace(make_job(answers, *commands), disk_space=lambda: room)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_what_the_disk_has_no_space_for_beside_others_waits_until_they_are_done(
 ) -> None:
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 8)
     answers: list[str] = []
-    carried_out(
+    execute(
         started,
         queue("fake", roomy(answers, 5, ("first", 9))),
         queue("other", roomy(answers, 0, ("small", 0)), roomy(answers, room, ("other", 2))),
@@ -42,14 +42,14 @@ def test_what_the_disk_has_no_space_for_beside_others_waits_until_they_are_done(
 @pytest.mark.usefixtures("disk")
 def test_one_child_records_all_for_which_there_is_space_when_its_last_is_done(started: Launcher) -> None:
     answers: list[str] = []
-    carried_out(started, queue("fake", *(roomy(answers, 9, (f"{n}", 1)) for n in range(3))))
+    execute(started, queue("fake", *(roomy(answers, 9, (f"{n}", 1)) for n in range(3))))
     assert (answers, len(Scripted.environments)) == (["0", "1", "2"], 1)
 
 
 @pytest.mark.usefixtures("disk")
 def test_alone_a_job_may_try_whatever_the_disk_has(started: Launcher) -> None:
     answers: list[str] = []
-    carried_out(started, queue("fake", roomy(answers, 11, ("large record", 1))))
+    execute(started, queue("fake", roomy(answers, 11, ("large record", 1))))
     assert answers == ["large record"]
 
 
@@ -68,7 +68,7 @@ def test_what_the_disk_does_not_hold_beside_others_is_done_again_alone(started: 
     answers: list[str] = []
     found = queue("fake", roomy(answers, 1, ("long record", 1)), roomy(answers, 1, ("behind", 1)))
     other = queue("other", *(roomy(answers, 1, (f"{n}", 4)) for n in range(2)))
-    carried_out(started, found, other)
+    execute(started, found, other)
     assert sorted(answers) == ["0", "1", "behind", "long record"]
     assert (found.run.status, other.run.status) == ("ok", "ok")
     last = [line for line in Scripted.said if "long record" in line][-2:]
@@ -82,7 +82,7 @@ def test_what_the_disk_does_not_hold_leaves_the_others_as_many_children(
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 3)
     answers: list[str] = []
     other = queue("other", *(roomy(answers, 0, (f"{n}", 3)) for n in range(9)))
-    carried_out(started, queue("fake", roomy(answers, 1, ("long record", 1))), other)
+    execute(started, queue("fake", roomy(answers, 1, ("long record", 1))), other)
     assert sorted(answers) == sorted([*map(str, range(9)), "long record"])
     at_work = Scripted.said[: Scripted.said.index("other ends 8")]
     running = [
@@ -94,7 +94,7 @@ def test_what_the_disk_does_not_hold_leaves_the_others_as_many_children(
 
 def test_it_is_done_again_where_it_was_alone_only_when_it_failed(started: Launcher) -> None:
     answers: list[str] = []
-    carried_out(started, queue("fake", asked(answers, ("late", 1))))
+    execute(started, queue("fake", make_job(answers, ("late", 1))))
     assert answers == ["late"]
 
 
@@ -102,6 +102,6 @@ def test_it_is_done_again_where_it_was_alone_only_when_it_failed(started: Launch
 def test_a_job_for_which_the_disk_alone_is_too_small_fails_its_contender(started: Launcher) -> None:
     answers: list[str] = []
     failing = queue("fake", roomy(answers, 1, ("boundless", 1)), roomy(answers, 1, ("behind", 1)))
-    carried_out(started, failing, queue("other", roomy(answers, 1, ("one", 9))))
+    execute(started, failing, queue("other", roomy(answers, 1, ("one", 9))))
     assert answers == ["one"]
     assert (failing.run.status, failing.run.reason) == ("refused", "training: scripted")

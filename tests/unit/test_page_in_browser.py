@@ -52,9 +52,9 @@ def _hostile() -> dict[str, Any]:
 
 def _faults(tab: Tab) -> list[Any]:
     """What a page did that it must not: requests, messages, violations of its policy, scrolling sideways."""
-    requests = [each["request"]["url"] for each in tab.told("Network.requestWillBeSent")]
+    requests = [each["request"]["url"] for each in tab.list_events("Network.requestWillBeSent")]
     found: list[Any] = [url for url in requests[1:] if not url.startswith("data:")]
-    found += tab.told("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
+    found += tab.list_events("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled")
     width = tab.value("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
     return found if width[0] <= width[1] else [*found, f"{width[0]} pixels wide in {width[1]}"]
 

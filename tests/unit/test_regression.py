@@ -36,7 +36,7 @@ def result(*contenders: Any) -> dict[str, Any]:
     return model.to_json(verdicts.complete_result(result))
 
 
-def found(old: Any, new: Any, threshold: float = 0.03) -> dict[tuple[str, str], Change]:
+def find_changes(old: Any, new: Any, threshold: float = 0.03) -> dict[tuple[str, str], Change]:
     changes = regression.find_changes(model.from_json(old), model.from_json(new), threshold)
     return {(change.contender, change.figure): change for change in changes}
 
@@ -75,7 +75,7 @@ def test_a_threshold_of_nothing_fails_for_whatever_the_interval_shows() -> None:
 @pytest.mark.parametrize(("factor", "outcome"), [(1.05, REGRESSION), (1.0, UNCHANGED), (0.9, IMPROVEMENT)])
 def test_step_times_are_compared_over_rounds(factor: float, outcome: str) -> None:
     old, new = result(timed("torch", 2e-3, 0.005, 1)), result(timed("torch", factor * 2e-3, 0.005, 2))
-    change = found(old, new)["torch", "step time"]
+    change = find_changes(old, new)["torch", "step time"]
     assert change.ratio is not None
     assert change.ratio.estimate == pytest.approx(factor, rel=0.01)
     assert change.before == pytest.approx(2e-3, rel=0.01)
@@ -96,7 +96,7 @@ def test_a_change_of_what_one_search_chose_is_told_so(before: str | None, after:
     for factor, told in ((1.05, whose), (0.9, whose), (1.0, None)):
         old = result(timed("jax", 2e-3, 0.005, 1) | {"kernel_search": before})
         new = result(timed("jax", factor * 2e-3, 0.005, 2) | {"kernel_search": after})
-        reason = found(old, new)["jax", "step time"].reason
+        reason = find_changes(old, new)["jax", "step time"].reason
         assert reason is None if told is None else reason is not None and reason.startswith(told), factor
 
 
@@ -104,7 +104,7 @@ def test_a_noisy_machine_that_did_not_change_rarely_fails() -> None:
     fails = 0
     for seed in range(200):
         old, new = (result(timed("torch", 2e-3, 0.05, 2 * seed + side)) for side in (0, 1))
-        fails += found(old, new)["torch", "step time"].outcome == REGRESSION
+        fails += find_changes(old, new)["torch", "step time"].outcome == REGRESSION
     assert fails <= 15  # at a confidence of 95 %, a slowdown is seen in 2.5 % of them
 
 
@@ -112,10 +112,10 @@ def test_void_rounds_do_not_count_and_two_are_needed() -> None:
     old, new = result(timed("torch", 2e-3)), result(timed("torch", 2e-3, rounds=3))
     new["contenders"][0]["step_seconds"]["samples"][1] = [1.0, 1.0, 1.0]
     voided = [{"round": 2, "reason": "rain"}]
-    assert found(old, new)["torch", "step time"].outcome == INCONCLUSIVE
-    assert found(old, new | {"voided": voided})["torch", "step time"].outcome == UNCHANGED
+    assert find_changes(old, new)["torch", "step time"].outcome == INCONCLUSIVE
+    assert find_changes(old, new | {"voided": voided})["torch", "step time"].outcome == UNCHANGED
     voided.append({"round": 3, "reason": "rain"})
-    change = found(old, new | {"voided": voided})["torch", "step time"]
+    change = find_changes(old, new | {"voided": voided})["torch", "step time"]
     assert (change.outcome, change.reason) == (INCONCLUSIVE, "10 against 1 rounds count; needed: 2 and 2")
 
 
@@ -125,9 +125,9 @@ def test_a_run_that_was_cut_off_decides_nothing_of_speed_on_either_side(whole: i
     cut["spec"] |= {"rounds": whole, "rounds_requested": 10}
     cut["contenders"][0] |= {} if whole else {"step_seconds": None, "images_per_second": None}
     for old, new in ((cut, complete), (complete, cut), (cut, cut)):
-        assert found(old, new)["torch", "step time"].outcome == INCONCLUSIVE
+        assert find_changes(old, new)["torch", "step time"].outcome == INCONCLUSIVE
     cut["spec"]["rounds_requested"] = 0  # a certificate
-    assert ("torch", "step time") not in found(cut, cut) or whole
+    assert ("torch", "step time") not in find_changes(cut, cut) or whole
 
 
 def memory(figures: dict[str, int | None]) -> dict[str, Any]:
@@ -147,23 +147,23 @@ def memory(figures: dict[str, int | None]) -> dict[str, Any]:
 )
 def test_memory_that_is_counted_is_judged_and_the_process_is_told(figure: str, after: int, outcome: str | None) -> None:
     old, new = (result(timed("torch", 2e-3) | memory({figure: size})) for size in (100, after))
-    change = found(old, new)["torch", figure]
+    change = find_changes(old, new)["torch", figure]
     assert (change.before, change.after, change.outcome) == (100, after, outcome)
 
 
 @pytest.mark.parametrize("figure", [0, None, -5])
 def test_memory_that_is_not_known_on_both_sides_is_left_out(figure: int | None) -> None:
     old, new = (result(timed("torch", 2e-3) | memory({"process_bytes": size})) for size in (100, figure))
-    assert ("torch", "process_bytes") not in found(old, new)
+    assert ("torch", "process_bytes") not in find_changes(old, new)
 
 
 def test_a_contender_that_fails_by_now_is_a_regression() -> None:
     failed = make_contender("jax", status="oom", reason="out of memory", step_seconds=None, memory=None)
     old, new = result(timed("torch", 2e-3), timed("jax", 1e-3)), result(timed("torch", 2e-3), failed)
-    change = found(old, new)["jax", "status"]
+    change = find_changes(old, new)["jax", "status"]
     assert (change.before, change.after, change.outcome, change.reason) == ("ok", "oom", REGRESSION, "out of memory")
-    assert found(new, old)["jax", "status"].outcome == IMPROVEMENT
-    assert found(new, new)["jax", "status"].outcome == UNCHANGED
+    assert find_changes(new, old)["jax", "status"].outcome == IMPROVEMENT
+    assert find_changes(new, new)["jax", "status"].outcome == UNCHANGED
 
 
 @pytest.mark.parametrize(
@@ -180,47 +180,47 @@ def test_a_contender_that_fails_by_now_is_a_regression() -> None:
 def test_an_agreement_that_is_lost_is_a_regression(before: str, after: str, outcome: str | None) -> None:
     old, new = (result(timed("torch", 2e-3), timed("jax", 1e-3)) for _ in range(2))
     old["agreement"]["status"], new["agreement"]["status"] = before, after
-    change = found(old, new).get(("", "agreement"))
+    change = find_changes(old, new).get(("", "agreement"))
     assert (change and change.outcome) == outcome
 
 
 def test_no_speed_is_judged_of_what_was_not_proved_or_not_certified() -> None:
     slow, fast = (result(timed("torch", 2e-3), timed("jax", seconds)) for seconds in (2e-3, 1e-3))
     fast["contenders"][1]["unproven"] = "the work was not done"
-    change = found(slow, fast)["jax", "status"]
+    change = find_changes(slow, fast)["jax", "status"]
     assert (change.before, change.after, change.outcome) == ("ok", "unproven", REGRESSION)
     assert change.reason == "the work was not done"
-    assert ("jax", "step time") not in found(slow, fast)
-    assert found(fast, slow)["jax", "status"].outcome == INCONCLUSIVE
+    assert ("jax", "step time") not in find_changes(slow, fast)
+    assert find_changes(fast, slow)["jax", "status"].outcome == INCONCLUSIVE
     fast["contenders"][1]["unproven"] = None
-    assert found(slow, fast)["jax", "step time"].outcome == IMPROVEMENT
+    assert find_changes(slow, fast)["jax", "step time"].outcome == IMPROVEMENT
     slow["agreement"]["status"] = "skipped"
-    change = found(slow, fast)["jax", "step time"]
+    change = find_changes(slow, fast)["jax", "step time"]
     assert (change.outcome, change.reason) == (None, "a speed is judged only with agreement, which OLD lacks")
 
 
 def test_step_times_that_are_gone_are_undecided() -> None:
     old, new = (result(timed("torch", 2e-3), timed("jax", 1e-3)) for _ in range(2))
     new["contenders"][1]["step_seconds"] = None
-    change = found(old, new)["jax", "step time"]
+    change = find_changes(old, new)["jax", "step time"]
     assert (change.before, change.after, change.outcome) == (pytest.approx(1e-3), "not timed", INCONCLUSIVE)
-    assert ("jax", "step time") not in found(new, new)
+    assert ("jax", "step time") not in find_changes(new, new)
 
 
 def test_only_what_both_have_is_compared() -> None:
     old, new = result(timed("torch", 2e-3), timed("jax", 1e-3)), result(timed("jax", 1e-3), timed("torch:stock", 3e-3))
-    assert {name for name, _ in found(old, new)} == {"", "torch", "jax"}
-    change = found(old, new)["torch", "status"]
+    assert {name for name, _ in find_changes(old, new)} == {"", "torch", "jax"}
+    change = find_changes(old, new)["torch", "status"]
     assert (change.after, change.outcome, change.reason) == ("not there", INCONCLUSIVE, "in OLD only")
     with pytest.raises(Refused, match="no contender in common: torch, jax against torch:stock"):
-        found(old, result(timed("torch:stock", 1e-3)))
+        find_changes(old, result(timed("torch:stock", 1e-3)))
 
 
 def test_nothing_to_compare_is_refused() -> None:
     bare = make_result(contenders=[make_contender("torch", step_seconds=None, memory=None)])
     bare["agreement"]["status"] = "skipped"
     with pytest.raises(Refused, match="nothing to compare for torch"):
-        found(bare, bare)
+        find_changes(bare, bare)
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,11 @@ def test_contenders_that_do_not_say_so_take_the_usual_way(
 ) -> None:
     asked: list[Settings] = []
 
-    def made(settings: Settings, **_: Any) -> None:
+    def note_settings(settings: Settings, **_: Any) -> None:
         asked.append(settings)
         raise SystemExit(0)
 
-    monkeypatch.setattr(plan, "make", made)
+    monkeypatch.setattr(plan, "make", note_settings)
     program.run("scale", *arguments, "--devices", "1,4", "--quick", "--device", "cpu")
     assert [(each.contenders, each.devices, each.rounds) for each in asked] == [(texts, 4, 5)]
 

@@ -17,12 +17,12 @@ IMAGE, CLASSES = (24, 32, 3), 5
 PINNED = "41b5a2c78bcab2787636889e37ac00aaee0123eda436d92ab156611ee36c0c7c"
 
 
-def made(seed: int = 0, train: int = 40, test: int = 8) -> tuple[Batch, Batch]:
+def draw(seed: int = 0, train: int = 40, test: int = 8) -> tuple[Batch, Batch]:
     return segmentation.make(IMAGE, classes=CLASSES, seed=seed, train=train, test=test)
 
 
 def test_every_pixel_has_a_label() -> None:
-    for part, count in zip(made(), (40, 8), strict=True):
+    for part, count in zip(draw(), (40, 8), strict=True):
         assert part.images.shape == (count, *IMAGE)
         assert part.labels.shape == (count, 24, 32)
         assert (part.images.dtype, part.labels.dtype) == (np.float32, np.int32)
@@ -30,14 +30,14 @@ def test_every_pixel_has_a_label() -> None:
 
 
 def test_the_bits_are_fixed_by_the_seed_and_pinned() -> None:
-    train, test = made()
+    train, test = draw()
     assert digest(train.images, train.labels, test.images, test.labels) == PINNED
-    other, _ = made(seed=1)
+    other, _ = draw(seed=1)
     assert not np.array_equal(other.labels, train.labels)
 
 
 def test_a_pixel_is_its_class_s_colour_in_standard_normal_noise() -> None:
-    train, test = made(train=400, test=400)
+    train, test = draw(train=400, test=400)
     for label in range(CLASSES):
         colours = [part.images[part.labels == label].mean(0, dtype=np.float64) for part in (train, test)]
         np.testing.assert_allclose(colours[0], colours[1], atol=0.05)  # training and test images share them
@@ -48,7 +48,7 @@ def test_a_pixel_is_its_class_s_colour_in_standard_normal_noise() -> None:
 
 
 def test_objects_are_discs_and_boxes_on_the_background() -> None:
-    train, _ = made(train=400, test=1)
+    train, _ = draw(train=400, test=1)
     assert 0.4 < (train.labels == 0).mean() < 0.8
     random, filled = np.random.default_rng(0), list[float]()
     for _ in range(400):

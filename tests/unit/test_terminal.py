@@ -76,7 +76,7 @@ def test_reports_say_over_how_many_devices_batches_were_split() -> None:
 
 
 def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_another_search() -> None:
-    def told(*searches: str | None) -> str:
+    def render_remarks(*searches: str | None) -> str:
         names = "torch", "jax", "jax#2"
         sides = [make_contender(name, kernel_search=each) for name, each in zip(names, searches, strict=True)]
         return " ".join(_rendered(contenders=sides).split())
@@ -85,8 +85,8 @@ def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_a
         "one search for kernels serves all rounds, so the interval does not show how much another search would change "
         "(--search-anew searches in every round)"
     )
-    assert f"torch, jax#2: {once}" in told("once", "every round", "once")
-    assert "search for" not in told("every round", None, None)
+    assert f"torch, jax#2: {once}" in render_remarks("once", "every round", "once")
+    assert "search for" not in render_remarks("every round", None, None)
     untimed = make_contender("jax", kernel_search="once", step_seconds=None, images_per_second=None)
     assert "search for kernels" not in _rendered(contenders=[make_contender("torch"), untimed])
 
@@ -95,12 +95,12 @@ RANKS = {"torch": 1, "jax": 2}
 
 
 def test_unlike_numbers_of_threads_are_told_where_both_are_known() -> None:
-    def told(torch: int, jax: int | None) -> str:
+    def render_remarks(torch: int, jax: int | None) -> str:
         counts = {"torch": torch, "jax": jax}
         return _rendered(contenders=[make_contender(name, settings={"threads": counts[name]}) for name in counts])
 
-    assert "unequal numbers of threads: torch 1, jax 2" in told(1, 2)
-    assert "threads" not in told(2, 2) + told(2, None)
+    assert "unequal numbers of threads: torch 1, jax 2" in render_remarks(1, 2)
+    assert "threads" not in render_remarks(2, 2) + render_remarks(2, None)
     ranks = [make_contender(name, settings={"threads": 2 // count, "devices": count}) for name, count in RANKS.items()]
     assert "threads" not in _rendered(contenders=ranks)
     odd = [make_contender(name, settings={"threads": [name]}) for name in RANKS]

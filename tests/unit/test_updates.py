@@ -25,7 +25,7 @@ from compare.settings.options import Settings
 from compare.settings.plan import Plan
 
 
-def taken(
+def collect_commands(
     folder: Path, text: str, count: int = 3, **changes: Any
 ) -> tuple[list[tuple[str, dict[str, Any]]], ContenderRun]:
     made = plan.make(Settings(contenders=[text, "torch"], out=folder, batch_size=16, device="cpu", **changes))
@@ -62,7 +62,7 @@ def test_steps_are_those_that_are_timed_at_a_small_rate_of_sgd_and_at_none_too_s
     tmp_path: Path, workload: Workload, rate: float
 ) -> None:
     text = "jax:compiled+steps-per-dispatch=4"
-    ((command, opened), update), outcome = taken(tmp_path, text, 4, workload=workload)
+    ((command, opened), update), outcome = collect_commands(tmp_path, text, 4, workload=workload)
     spec = opened["spec"]
     assert command == "open"
     assert spec["described"]["optimizer"]["learning_rate"] == pytest.approx(rate)
@@ -75,7 +75,7 @@ def test_steps_are_those_that_are_timed_at_a_small_rate_of_sgd_and_at_none_too_s
 
 
 def test_steps_in_float16_begin_with_a_loss_scale_that_does_not_overflow(tmp_path: Path) -> None:
-    calls, _ = taken(tmp_path, "jax", precision="float16")
+    calls, _ = collect_commands(tmp_path, "jax", precision="float16")
     assert calls[0][1]["spec"]["loss_scale"] == 2.0**11
     assert calls[1][1]["roundoff"] == 2.0**-10
 

@@ -261,7 +261,7 @@ class CallWatcher(TorchFunctionMode):
             output=(),
             after=after,
             between=between,
-            written=roles.written(module),
+            written=roles.read_as_written(module),
             input_layout=self._find_layout(role, inputs[0]) if inputs else Layout(),
         )
 
