@@ -52,7 +52,7 @@ def estimate_paired_ratio(baseline: Sequence[float], contender: Sequence[float],
         ValueError: for fewer than two rounds, unequal numbers of rounds, a time that is not positive and finite, or
             a confidence outside (0, 1).
     """
-    before, after = _logarithms("baseline", baseline, 2), _logarithms("contender", contender, 2)
+    before, after = _logarithms("baseline", baseline), _logarithms("contender", contender)
     if before.size != after.size:
         raise ValueError(f"baseline has {before.size} rounds, contender {after.size}: they must be paired")
     return _exponential_interval(after - before, confidence)
@@ -73,7 +73,7 @@ def estimate_independent_ratio(before: Sequence[float], after: Sequence[float], 
     Raises:
         ValueError: as `geometric_interval`, for either run.
     """
-    first, second = _logarithms("before", before, 2), _logarithms("after", after, 2)
+    first, second = _logarithms("before", before), _logarithms("after", after)
     parts = [float(values.var(ddof=1)) / values.size for values in (first, second)]
     weights = [part**2 / (values.size - 1) for part, values in zip(parts, (first, second), strict=True)]
     freedom = sum(parts) ** 2 / sum(weights) if sum(weights) else 1.0  # no spread
@@ -95,7 +95,7 @@ def estimate_geometric_interval(values: Sequence[float], confidence: float = 0.9
     Raises:
         ValueError: for fewer than two values, one that is not positive and finite, or a confidence outside (0, 1).
     """
-    return _exponential_interval(_logarithms("values", values, 2), confidence)
+    return _exponential_interval(_logarithms("values", values), confidence)
 
 
 def judge_ratio(ratio: Ratio, margin: float) -> str:
@@ -193,7 +193,7 @@ def change_point(values: Sequence[float]) -> Change:
     Raises:
         ValueError: for fewer than two values, or one that is not positive and finite.
     """
-    data = _logarithms("values", values, 2)
+    data = _logarithms("values", values)
     falls = np.sign(data[:, None] - data[None, :])
     sums = [int(falls[:index, index:].sum()) for index in range(1, data.size)]
     index = 1 + int(np.argmax(np.abs(sums)))
@@ -250,8 +250,8 @@ def _finite(name: str, values: Sequence[float], least: int) -> NDArray[np.float6
     return data
 
 
-def _logarithms(name: str, values: Sequence[float], least: int) -> NDArray[np.float64]:
-    data = _finite(name, values, least)
+def _logarithms(name: str, values: Sequence[float]) -> NDArray[np.float64]:
+    data = _finite(name, values, 2)
     bad = np.flatnonzero(data <= 0)
     if bad.size:
         raise ValueError(f"{name}[{bad[0]}] is {data[bad[0]]}; allowed: positive times")

@@ -231,12 +231,13 @@ class Launcher:
         return own | self._visible_gpus(run, first_gpu)
 
     @contextmanager
-    def cold_child(self, run: ContenderRun, *, purpose: str) -> Generator[Child]:
-        """Start a child while no other imports. A failure in the `with` block marks the run and ends the block.
+    def cold_child(self, run: ContenderRun) -> Generator[Child]:
+        """Start a child that measures usage, while no other imports. Do not wait for its greeting.
 
-        It does not wait for the child's greeting.
+        A failure in the `with` block marks the run and ends the block.
         """
         self.ready.settle()
+        purpose = "usage"
         _, own = self._environment(run, purpose, self._choose_cache(run, purpose), 0, 1)
         with _use(_or_failure(partial(self._start_one, run, own | self._visible_gpus(run, 0))), run, purpose) as child:
             yield child

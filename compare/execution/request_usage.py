@@ -28,7 +28,7 @@ def measure(launcher: Launcher, state: RunState, progress: Progress) -> None:
     for index, run in enumerate(state.alive):
         progress(f"cold start of {run.contender.name}", index, len(state.alive))
         start = launcher.now()
-        with launcher.cold_child(run, purpose="usage") as child:
+        with launcher.cold_child(run) as child:
             _measure_run(launcher, child, run, start)
 
 

@@ -49,19 +49,23 @@ def run_trial(generator: np.random.Generator, machine: Machine, *, rounds: int, 
     return statistics.estimate_paired_ratio(*medians)
 
 
-def count_significant(machine: Machine, *, trials: int, rounds: int, slowdown: float = 0.0, seed: int = 0) -> int:
-    """Return the number of runs, out of `trials`, with an interval that excludes a ratio of 1."""
-    return sum(not each.low <= 1 <= each.high for each in _trials(machine, trials, rounds, slowdown, seed))
+def count_significant(machine: Machine, *, trials: int, rounds: int, slowdown: float = 0.0) -> int:
+    """Return how many of `trials` simulated runs of `rounds` rounds have an interval that excludes a ratio of 1."""
+    return sum(not each.low <= 1 <= each.high for each in _trials(machine, trials, rounds, slowdown))
 
 
-def count_covered(machine: Machine, *, trials: int, rounds: int, slowdown: float, seed: int = 0) -> int:
-    """Return the number of runs, out of `trials`, with an interval that contains the true ratio."""
-    return sum(each.low <= 1 + slowdown <= each.high for each in _trials(machine, trials, rounds, slowdown, seed))
+def count_covered(machine: Machine, *, trials: int, rounds: int, slowdown: float) -> int:
+    """Return how many such runs have an interval that contains the true ratio, 1 + `slowdown`."""
+    return sum(each.low <= 1 + slowdown <= each.high for each in _trials(machine, trials, rounds, slowdown))
 
 
-def _trials(machine: Machine, trials: int, rounds: int, slowdown: float, seed: int) -> list[Ratio]:
-    generator = np.random.default_rng([seed, rounds, math.floor(1e6 * slowdown)])
+def _trials(machine: Machine, trials: int, rounds: int, slowdown: float) -> list[Ratio]:
+    generator = np.random.default_rng([0, rounds, math.floor(1e6 * slowdown)])
     return [run_trial(generator, machine, rounds=rounds, slowdown=slowdown) for _ in range(trials)]
+
+
+_RUNS, _MARGIN = 20_000, 0.01
+"""Runs that `stop_early` simulates, and the smallest relative difference that matters in them."""
 
 
 @dataclass(frozen=True)
@@ -84,20 +88,17 @@ def stop_early(
     spread: float,
     *,
     drift: float = 0.0,
-    margin: float = 0.01,
     looks: Mapping[int, float] = LOOKS,
-    runs: int = 20_000,
 ) -> EarlyStops:
-    """Simulate runs that stop at a look, and judge them by the rules of `statistics.verdict`.
+    """Simulate 20,000 runs that stop at a look, and judge them by the rules of `statistics.verdict`.
 
     Args:
         ratio: the true ratio.
         spread: the standard deviation of a round's log-ratio.
         drift: how much the machine slows down during a round, relatively. It varies from round to round and grows.
-        margin: the smallest relative difference that matters.
         looks: the error of the look after so many rounds.
-        runs: how many runs to simulate.
     """
+    runs = _RUNS
     random = np.random.default_rng(round(1e6 * (ratio + spread + drift)))
     most = max(looks)
     rounds = math.log(ratio) + spread * random.standard_normal((runs, most))
@@ -108,7 +109,7 @@ def stop_early(
     a, b = (np.median(slower[..., None] * place[order == side], axis=-1) for side in (0, 1))
     rounds += b - a
     covered, false, taken = np.zeros(runs, bool), np.zeros(runs, bool), np.zeros(runs, np.int64)
-    running, limit = np.ones(runs, bool), math.log1p(margin)
+    running, limit = np.ones(runs, bool), math.log1p(_MARGIN)
     for look, error in looks.items():
         seen = rounds[:, :look]
         middle = seen.mean(axis=1)

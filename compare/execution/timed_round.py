@@ -39,7 +39,12 @@ def time_round(
 ) -> bool:
     """Time one round of these contenders. Return False, and keep nothing, if they do not fit in memory together.
 
-    A contender uses its child among those that are `waiting`, if it has one there.
+    Args:
+        launcher: starts the children, and knows the plan.
+        runs: the contenders, in the order of the round. Each gets its samples, in seconds per step.
+        number: the round. It gets the windows of its blocks, and the load that other programs made.
+        waiting: children that were started before, by contender. A contender without one gets a new one.
+        say: is told which contenders work.
     """
     plan, names = launcher.plan, {run.contender.name for run in runs}
     before_round = [(run, run.reason, len(run.unsteady), len(run.cached_compile_seconds)) for run in runs]

@@ -250,7 +250,7 @@ def _layer(chain: Sequence[_Node], site: Site | None, context: _Context, is_upda
         if any(outer.site is site and outer.name.startswith("aten::") for outer in chain):
             return site.layers[-1]  # its own layer comes after those of its inputs
         kinds = context.profile.layers
-        work = work_classes.classify_torch(site.operations, [kinds.get(each, "") for each in site.layers], False)
+        work = work_classes.classify_torch(site.operations, [kinds.get(each, "") for each in site.layers])
         return work_classes.choose_layer(site.layers, kinds, work)
     for outer in chain:
         if outer.name.startswith(_AUTOGRAD):
@@ -299,11 +299,11 @@ def _classify(
         return own_name
     if not known:
         return own_name or work_classes.UNATTRIBUTED
-    innermost = work_classes.classify_torch(operations[:1], (), False) if operations else None
+    innermost = work_classes.classify_torch(operations[:1], ()) if operations else None
     if name.startswith(_KERNELS_OF_COMPILERS):
         # A compiled kernel computes no convolution: its name may list the operation that it prepares.
         plain = [each for each in known if "convolution" not in each and each not in ("mm", "addmm", "bmm")]
-        work = work_classes.classify_torch(plain or ["add"], kinds, False)
+        work = work_classes.classify_torch(plain or ["add"], kinds)
         sums = name.startswith(("triton_red", "triton_per"))
         return REDUCTION if sums and work in (POINTWISE, LAYOUT) else work
     if _ELEMENTWISE in name and any("conv" in each for each in operations):
@@ -312,7 +312,7 @@ def _classify(
         return LAYOUT
     if own_name == REDUCTION and is_backward and any("convolution_backward" in each for each in operations):
         return REDUCTION  # the gradient of a bias
-    return work_classes.classify_torch(known, kinds if own_name is None else (), False)
+    return work_classes.classify_torch(known, kinds if own_name is None else ())
 
 
 def _direct(

@@ -95,14 +95,12 @@ def moves_data(kernel: str) -> bool:
     return classify_name(kernel) in (HOST_TO_DEVICE, COMMUNICATION, LAYOUT)
 
 
-def classify_torch(operations: Collection[str], kinds: Collection[str], is_update: bool) -> str:
+def classify_torch(operations: Collection[str], kinds: Collection[str]) -> str:
     """Return the class of a kernel that computes these operations of torch, such as `relu` or `convolution`.
 
     `kinds` are the kinds of the layers that they belong to. A kernel of several classes has the one that costs most.
     """
     names = [operation.removeprefix("aten::") for operation in operations]
-    if is_update:
-        return OPTIMIZER
     if any(re.search(r"convolution|conv_transpose|conv2d|slow_conv|thnn_conv", name) for name in names):
         return CONVOLUTIONS[FORWARD]
     if any(re.fullmatch(r"(add)?b?mm|linear|matmul|baddbmm|addmv|mv|dot", name) for name in names):

@@ -58,7 +58,16 @@ def multiply(
     weight_strides: tuple[int, int],
     precision: str = "ieee",
 ) -> Launch:
-    """Return the launch of `multiply`, with `processors` multiprocessors."""
+    """Return the launch of `multiply`.
+
+    Args:
+        product: the shape of the convolution.
+        blocks: how the kernel divides its work.
+        processors: the device's number of multiprocessors.
+        apply: whether max(scale x + bias, 0) comes before the product.
+        weight_strides: the distances of input and of output channels in the weight, in values.
+        precision: how a product rounds its factors, `tf32` or `ieee`.
+    """
     columns = -(-product.outer // blocks.outer)
     walkers = _count_walkers(product.rows, blocks, columns, processors)
     constants = {
@@ -89,7 +98,7 @@ def data_gradient(
     weight_strides: tuple[int, int],
     precision: str = "ieee",
 ) -> Launch:
-    """Return the launch of `data_gradient`. Its input has the shape of the product's output."""
+    """Return the launch of `data_gradient`, with arguments as in `multiply`. It reads arrays [rows, outer]."""
     columns = -(-product.inner // blocks.inner)
     walkers = _count_walkers(product.rows, blocks, columns, processors)
     constants = {
@@ -118,7 +127,7 @@ def weight_gradient(
     processors: int,
     precision: str = "ieee",
 ) -> Launch:
-    """Return the launch of `weight_gradient`."""
+    """Return the launch of `weight_gradient`, with arguments as in `multiply`."""
     tiles = -(-product.inner // blocks.inner) * -(-product.outer // blocks.outer)
     splits = max(1, min(blocks.per_processor * processors // tiles, -(-product.rows // blocks.rows)))
     constants = {

@@ -146,7 +146,11 @@ def replace(target: Path, value: Mapping[str, Any]) -> Path:
 
 
 def replace_bytes(target: Path, data: bytes) -> Path:
-    """Write bytes to a file atomically as `replace` does, and return its path."""
+    """Write bytes to a file atomically as `replace` does, and return its path.
+
+    Raises:
+        Refused: the file cannot be written.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

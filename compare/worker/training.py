@@ -65,8 +65,8 @@ def train(
 def measure_updates(session: Session, spec: RunSpec, train: Batch, steps: int, roundoff: float, runs: int) -> Updates:
     """Return the change of each parameter and buffer in `steps` steps, dispatched as in timed blocks, and its noise.
 
-    The noise comes from `runs` runs from perturbed weights. It is infinite for a tensor that changes
-    by only a few units in the last place.
+    The noise comes from `runs` runs from weights that are perturbed by `roundoff`, relatively. It is infinite for a
+    tensor that changes by only a few units in the last place.
     """
     batches, initial = draw_batches_of_epoch(spec, train, 0), make_initial_weights(session, spec)
     before, changes = _take_steps(session, initial, batches, steps)
@@ -80,7 +80,10 @@ def measure_updates(session: Session, spec: RunSpec, train: Batch, steps: int, r
 def measure_losses(
     session: Session, spec: RunSpec, train: Batch, roundoff: float, generation: int
 ) -> list[float | None]:
-    """Train from the initial weights and return the loss of every step. A loss that is not finite is None."""
+    """Train from the initial weights and return the loss of every step. A loss that is not finite is None.
+
+    A `generation` other than 0 is a twin: its weights are perturbed by `roundoff`, relatively.
+    """
     session.assign(_perturb(make_initial_weights(session, spec), spec, roundoff, generation))
     return [drop_infinite(loss) for losses in _train_epochs(session, spec, train, generation) for loss in losses]
 
