@@ -41,6 +41,16 @@ class TrainingStep:
     A step takes its batch in `accumulate` equal micro-batches, one after the other. Batch norm sees each micro-batch
     alone. Their mean losses and their gradients are averaged, and the gradients make one update.
 
+    Args:
+        model: the model as functions of its parameters and buffers.
+        update: the optimizer.
+        policy: the dtypes of parameters and products, and the loss scale.
+        knobs: the value of every knob.
+        strategy: where arrays lie, and how programs are compiled for these devices.
+        smoothing: how much of a label is spread over all classes.
+        accumulate: the number of micro-batches.
+        task_loss: the loss of a user's own outputs; None for cross-entropy.
+
     Attributes:
         widened_sums: the number of terms of the longest sum that `jaxbackend.only.wide_sums` changes, by layer.
     """
@@ -53,9 +63,9 @@ class TrainingStep:
         knobs: KnobValues,
         strategy: parallel.Strategy,
         *,
-        smoothing: float = 0.0,
-        accumulate: int = 1,
-        task_loss: TaskLoss | None = None,
+        smoothing: float,
+        accumulate: int,
+        task_loss: TaskLoss | None,
     ) -> None:
         self._model, self._update, self._policy = model, update, policy
         self.widened_sums: dict[str, int] = {}

@@ -27,10 +27,20 @@ class TrainingStep:
     alone. Their mean losses and their gradients are averaged, and the gradients make one update.
 
     Args:
+        model: the model on its device, with its parameters in the policy's dtype.
+        update: the optimizer.
+        policy: the dtypes of parameters and products, and the loss scale.
+        device: where the model is.
+        knobs: the value of every knob.
+        place: this process among those that share a batch; None if it is alone.
         layers: the recorded layers, by name.
         paths: the names of these layers by path, as `activations.record` takes them.
         others: the buffers that do not cross.
         inputs: record the layers' inputs, too.
+        rule: the update rule, whose schedule and clipping the step applies.
+        smoothing: how much of a label is spread over all classes.
+        accumulate: the number of micro-batches.
+        task_loss: the loss of a user's own outputs; None for cross-entropy.
         inspects_uncompiled: `inspect` runs operation by operation, whatever the knobs say.
     """
 
@@ -46,12 +56,12 @@ class TrainingStep:
         layers: Mapping[str, RecordedLayer],
         paths: Mapping[str, str],
         others: Mapping[str, torch.Tensor],
-        inputs: bool = False,
+        inputs: bool,
         rule: OptimizerSpec,
-        smoothing: float = 0.0,
-        accumulate: int = 1,
-        task_loss: TaskLoss | None = None,
-        inspects_uncompiled: bool = False,
+        smoothing: float,
+        accumulate: int,
+        task_loss: TaskLoss | None,
+        inspects_uncompiled: bool,
     ) -> None:
         self.model, self.update, self._policy, self._device = model, update, policy, device
         self._layers, self._paths, self._inputs = layers, paths, inputs
