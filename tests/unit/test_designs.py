@@ -32,7 +32,7 @@ NOISE = {"step_noise": 0.001, "seed": 1}
 def run(
     folder: Path, patch: pytest.MonkeyPatch, script: dict[str, Any] | None = None, **changes: Any
 ) -> dict[str, Any]:
-    return Stage(folder, patch).run(script=script, **changes)
+    return Stage(folder, patch).run(script=script, **{"cold_compile": True, **changes})  # processes have fixed numbers
 
 
 def working(folder: Path, place: str = "open") -> list[str]:
