@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from compare.base import files, output, typed_json
+from compare.base.arguments import LARGEST
 from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.cli import exit_codes
@@ -60,10 +61,10 @@ def tune(
     The same command goes on after an interruption. A winner is certified before it is named. The tuning `best` then
     stands for it. Write DIR/tuning.json and tune.svg.
     """
-    if budget <= 0:
+    if not budget > 0:  # NaN neither
         raise Refused(f"--budget {budget:g} is not allowed; allowed: seconds above 0")
-    if memory is not None and memory <= 0:
-        raise Refused(f"--memory {memory:g} is not allowed; allowed: MiB above 0")
+    if memory is not None and not 0 < memory <= LARGEST:
+        raise Refused(f"--memory {memory:g} is not allowed; allowed: MiB above 0, up to {LARGEST}")
     if objective not in OBJECTIVES:
         raise Refused(f"--objective {objective!r} is not allowed; allowed: {', '.join(OBJECTIVES)}")
     tuning.list_backends(settings)

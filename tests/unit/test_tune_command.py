@@ -40,7 +40,10 @@ def read(program: Program) -> dict[str, Any]:
     [
         (["fake:compiled"], "allowed: backends such as torch and jax"),
         (["fake", "--budget", "0"], "--budget 0 is not allowed"),
+        (["fake", "--budget", "nan"], "--budget nan is not allowed"),
         (["fake", "--memory", "-1"], "--memory -1 is not allowed"),
+        (["fake", "--memory", "nan"], "--memory nan is not allowed"),
+        (["fake", "--memory", "inf"], "--memory inf is not allowed"),
         (["fake", "--objective", "energy"], "--objective energy needs a GPU, whose energy NVML tells"),
         (["fake", "--objective", "beauty"], "--objective 'beauty' is not allowed; allowed: time, energy"),
     ],
