@@ -53,7 +53,8 @@ def tune(
         typer.Option(metavar="NAME", help="time or energy. Default: time.", show_default=False, rich_help_panel=HOW),
     ] = tuning.TIME,
     screen: Annotated[
-        bool, typer.Option("--screen", help="Time all candidates once, and claim nothing.", rich_help_panel=HOW)
+        bool,
+        typer.Option("--screen", help="Time two heats, and claim nothing.", rich_help_panel=HOW),
     ] = False,
 ) -> None:
     """Search the fastest knobs of each backend here, for a workload or your own pair.
@@ -94,7 +95,7 @@ def _render(found: Tuning, *, is_screen: bool) -> None:
     console = Console()
     console.width = max(console.width, _LEAST_WIDTH)
     rows = [(trial.contender, *_list_figures(trial), trial.reason or "") for trial in found.trials]
-    columns.show(("contender", "step (ms)", "ratio in its heat", "agreement", "reason"), rows, console, prose=(0, 4))
+    columns.show(("contender", "step (ms)", "ratio to the first", "agreement", "reason"), rows, console, prose=(0, 4))
     typer.echo("")
     for backend, reason in found.ended.items():
         name = found.winner.get(backend)
@@ -104,7 +105,7 @@ def _render(found: Tuning, *, is_screen: bool) -> None:
             text = f"{backend}: no candidate was certified ({reason})"
         else:
             gain = found.gains[backend]
-            faster = f"{1 / gain:.3g} times as fast as the default" if gain < 1 else "the default is the fastest"
+            faster = f"{1 / gain:.3g} times as fast as the default" if gain != 1 else "the default is the fastest"
             text = f"{name}: {faster}, certified ({reason})"
         console.print(Text(make_printable(text)))
     if found.winner:

@@ -78,7 +78,7 @@ class KeptPrograms:
             else:
                 self._try(run, self._read_times)
             if run.cold is None and run.settings.get("compile") is False:
-                run.cold_reason = f"it runs op by op; {_MEASURE}"
+                run.cold_reason = "nothing is compiled: it runs op by op"
             elif run.cold is None:
                 how = "was kept from an earlier run" if run.program_kept else "was compiled beside other work"
                 unkept = f" ({self.reason})" if self.reason else ""

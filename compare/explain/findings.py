@@ -1,12 +1,12 @@
 """What makes a contender slow, derived from the tables of all contenders.
 
-Each rule compares one contender with the fastest other one, and forecasts the gain of a knob. A finding needs a share
-of the step that noise does not reach.
+Each rule compares one contender with the least that another one spends, and forecasts the gain of a knob. A finding
+needs a share of the step that noise does not reach.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from compare.base.interface import KnobValues
@@ -62,7 +62,6 @@ class Side:
     host_seconds: float
     host: HostEvents
     device: str
-    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def can_switch(self, knob: str) -> bool:
         """Return whether a knob is off, and the backend can switch it on for this device."""
@@ -103,7 +102,7 @@ def _find_causes(side: Side, others: Sequence[Side]) -> list[Cause]:
 
 
 def _join_cures(causes: Sequence[Cause]) -> list[Cause]:
-    """Join the causes whose knobs help together: compiled kernels keep the memory order that convolutions need."""
+    """Join the causes whose knobs help together. Compiled kernels keep NHWC between convolutions, so gains add up."""
     joined = [cause for cause in causes if cause.knob in _TOGETHER]
     if len(joined) < 2:
         return list(causes)
@@ -113,14 +112,14 @@ def _join_cures(causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _lift_host_limit(side: Side, cause: Cause) -> Cause:
-    """Add graph capture to a knob whose gain Python would not let through, because it cannot start the work as fast."""
+    """Add graph capture to a knob whose gain Python may hide."""
     text, knob, gain = cause
     if not knob or gain is None or _CAPTURE in knob or not side.can_switch(_CAPTURE):
         return cause
-    if side.host_seconds <= side.table.step_seconds - gain:
+    if side.host.waits or side.host_seconds <= side.table.step_seconds - gain:
         return cause
     host = _milliseconds(side.host_seconds)
-    return Cause(f"{text}; Python needs {host} to start a step, so it must be captured", f"{knob}+{_CAPTURE}", gain)
+    return Cause(f"{text}; Python took {host} to start this step, which may hide the gain", f"{knob}+{_CAPTURE}", gain)
 
 
 def _write(side: Side, cause: Cause) -> Finding:
@@ -175,7 +174,7 @@ def _unfused(side: Side, others: Sequence[Side]) -> Iterator[Cause]:
     gain = side.table.seconds(*names) - _least(others, *names)
     if others and side.device == "cuda" and side.can_switch("compile") and _matters(side, gain, _LARGE_SHARE):
         count = sum(side.table.classes[name].kernels for name in names)
-        text = f"work between the products takes {_of_step(side, side.table.seconds(*names))} in {count:.0f} kernels"
+        text = f"{', '.join(names)} take {_of_step(side, side.table.seconds(*names))} in {count:.0f} kernels"
         yield Cause(f"{text} that a compiler would fuse{_name_layer(side, others, gain)}", "compile", gain)
 
 

@@ -182,8 +182,8 @@ class Race:
             self.ended = "nothing left wins by 1 %"
 
     def list_fastest(self) -> list[str]:
-        """Return the tunings that trained, the fastest first."""
-        return sorted(self.times, key=lambda name: self.times[name])
+        """Return the tunings that trained, the fastest first. One must be faster than the leader by the margin."""
+        return sorted(self.times, key=lambda name: self.times[name] * ((1 - MARGIN) if name == self.leader else 1))
 
 
 def _spell(name: str, value: Value) -> str:

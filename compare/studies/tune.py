@@ -5,6 +5,7 @@ claims nothing, because it has no certificate. The winners are then certified wi
 the default tuning. The first candidate that agrees is named. A faster one that does not agree is listed as such.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ TIME, ENERGY = OBJECTIVES = ("time", "energy")
 MOST_SECONDS = 600.0
 
 _SHORT_ROUNDS = 2
+_SCREENED_HEATS = 2
+_MEMORY = "memory"
 _LONG_SEARCH_SECONDS = 1200.0  # from this budget on, knobs that compile for minutes are tried
 _CANDIDATES = 3
 """Candidates that are certified, one after the other, until one agrees."""
@@ -42,7 +45,7 @@ class Trial(JsonObject):
         status: `ok`, the failure of a contender, or `memory` for one that takes more than the limit.
         reason: why it failed, or None.
         step_seconds: its step time, or the median latency of a request.
-        ratio: its time, or its energy, over the leader's of its heat.
+        ratio: its time, or its energy, over that of the first tuning in its last comparison.
         agreement: whether its certificate passed; None if it was not certified.
     """
 
@@ -77,7 +80,7 @@ class Limits:
         seconds: the budget of the whole search.
         memory_bytes: the most that a tuning may take, or None.
         objective: `time` or `energy`.
-        is_screen: whether to time every candidate once, without a claim.
+        is_screen: whether to time the first tunings and the neighbours of the best one, without a claim.
     """
 
     seconds: float = MOST_SECONDS
@@ -105,6 +108,7 @@ class Search:
     folder: Path
     on_heat: Callable[[str], None] = lambda _: None
     _trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
+    _figures: dict[str, float] = field(default_factory=dict[str, float])
     _count: int = 0
 
     def run(self) -> Tuning:
@@ -135,7 +139,7 @@ class Search:
                 best.keep(self.settings.store, place, backend, name)
         return Tuning(
             winner=winner,
-            trials=tuple(sorted(self._trials.values(), key=lambda trial: (trial.ratio is None, trial.ratio or 0.0))),
+            trials=tuple(sorted(self._trials.values(), key=lambda trial: trial.step_seconds or math.inf)),
             workload=workload.name,
             device=device,
             precision=self.settings.precision,
@@ -161,47 +165,50 @@ class Search:
         race, durations = Race(track), [0.0]
         while heat := race.plan_heat():
             begin = monotonic()
-            # The certificate of the winner takes about as long as a heat.
+            # The winner's certificate takes about as long as a heat.
             if race.leader is not None and begin + 2 * max(durations) > end:
-                race.ended = f"another heat would exceed the budget of {self.limits.seconds:g} s"
+                race.ended = f"another heat and a certificate would exceed the budget of {self.limits.seconds:g} s"
                 break
             self.on_heat(f"{track.backend}: {len(heat)} tunings, the leader is {race.leader or 'not known yet'}")
             race.note(heat, self._time(track.backend, heat))
             durations.append(monotonic() - begin)
-            if self.limits.is_screen and len(self._trials) > len(heat):
-                race.ended = "all candidates were timed once"
+            if self.limits.is_screen and len(durations) > _SCREENED_HEATS:
+                race.ended = f"{_SCREENED_HEATS} heats were timed"
         return race
 
     def _time(self, backend: str, heat: Sequence[str]) -> dict[str, float]:
-        """Return the ratio of each tuning of a heat to the first that trained."""
+        """Return the ratio of each tuning of a heat to the first one. If that failed, its last figure counts."""
         names = [f"{backend}:{tuning}" for tuning in heat]
         result = self._compare(names, rounds=_SHORT_ROUNDS, agreement=False)
         figures = dict[str, float]()
         for tuning, contender in zip(heat, result.contenders if result else (), strict=False):
             figure, status, reason = self._judge(contender)
             if figure is not None:
-                figures[tuning] = figure
-            first = next(iter(figures.values()), None)
+                figures[tuning] = self._figures[f"{backend}:{tuning}"] = figure
+            first = self._figures.get(names[0]) or next(iter(figures.values()), None)
             ratio = None if figure is None or first is None else figure / first
             self._note(contender, status, reason, ratio, None)
-        first = next(iter(figures.values()), 1.0)
+        first = self._figures.get(names[0]) or next(iter(figures.values()), 1.0)
         return {tuning: figure / first for tuning, figure in figures.items()}
 
     def _judge(self, contender: Contender) -> tuple[float | None, str, str | None]:
         """Return the figure of the objective, or the status and reason of a failure."""
-        seconds = get_seconds(contender)
-        if contender.status != "ok" or seconds is None:
+        if contender.status != "ok" or get_seconds(contender) is None:
             status = contender.status if contender.status != "ok" else "void"
             return None, status, contender.reason or "no round counts"
         most, memory = self.limits.memory_bytes, contender.memory
         taken = memory and (memory.live_peak_bytes or memory.process_bytes)
         if most is not None and (taken is None or taken > most):
             taken_text = "an unknown amount" if taken is None else f"{taken / 2**20:,.0f} MiB"
-            return None, "memory", f"takes {taken_text}, and --memory allows {most / 2**20:,.0f} MiB"
-        if self.limits.objective == ENERGY:
-            joules = contender.energy.joules_per_step if contender.energy else None
-            return joules, "ok" if joules else "energy", None if joules else "no energy was measured"
-        return seconds, "ok", None
+            return None, _MEMORY, f"takes {taken_text}, and --memory allows {most / 2**20:,.0f} MiB"
+        figure = self._get_figure(contender)
+        return figure, "ok" if figure else "energy", None if figure else "no energy was measured"
+
+    def _get_figure(self, contender: Contender) -> float | None:
+        """Return the joules of a step, or the seconds, as the objective says."""
+        if self.limits.objective == TIME:
+            return get_seconds(contender)
+        return contender.energy.joules_per_step if contender.energy else None
 
     def _certify(self, race: Race) -> tuple[str, float] | None:
         """Return the fastest candidate that agrees, and its gain over the default tuning. None if none agrees."""
@@ -216,13 +223,15 @@ class Search:
             if result is None:
                 continue
             passed = result.agreement.status == "pass"
-            (first, _, _), (figure, status, reason) = (self._judge(contender) for contender in result.contenders)
+            (first, why, _), (figure, status, reason) = (self._judge(contender) for contender in result.contenders)
+            if why == _MEMORY:
+                first = self._get_figure(result.contenders[0])
             ratio = figure / first if first and figure else None
             self._note(result.contenders[1], status, reason, ratio, passed)
             if passed and is_default:
                 return default, 1.0
             if passed and ratio is not None:
-                return (name, ratio) if ratio < 1 else (default, 1.0)
+                return (name, ratio) if ratio < 1 or why == _MEMORY else (default, 1.0)
         return None
 
     def _compare(self, names: Sequence[str], *, rounds: int | None, agreement: bool) -> Result | None:

@@ -99,7 +99,7 @@ def test_a_cold_compile_uses_no_kept_program_and_keeps_the_new_one(stage: Stage)
 def test_a_contender_that_compiles_nothing_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BESIDE_OTHERS, "cpu", True)
     result = run(stage, script={"fake": {"fault": "uncompiled"}})
-    assert column(result, "compile_reason")[0] == "it runs op by op; --cold-compile measures it"
+    assert column(result, "compile_reason")[0] == "nothing is compiled: it runs op by op"
     assert "op by op" not in column(result, "compile_reason")[1]
 
 

@@ -58,6 +58,11 @@ def test_it_finds_every_knob_that_helps_and_no_other():
     assert race.ended == "nothing left wins by 1 %"
 
 
+def test_a_gain_within_the_margin_does_not_pass_the_leader():
+    race = Race(TORCH, leader="compiled", times={"compiled": 0.5, "stock": 0.497, "compiled+channels-last": 0.48})
+    assert race.list_fastest() == ["compiled+channels-last", "compiled", "stock"]
+
+
 @pytest.mark.parametrize("base", ["stock", "compiled"])
 def test_it_begins_with_all_knobs_together(base: str):
     together = [TORCH.resolve(name) or {} for name in TORCH.list_starts() if name.startswith(f"{base}+")]

@@ -107,10 +107,13 @@ def test_a_faster_tuning_that_does_not_agree_is_listed_and_not_named(program: Pr
 
 
 def test_a_screening_claims_nothing(program: Program, monkeypatch: pytest.MonkeyPatch):
-    script(program, monkeypatch, fake={"knob_factors": {"channels-last": 0.7}})
-    code, out, _ = program.run(*TUNE, "fake", "--screen")
+    faster = {"knob_factors": {"channels-last": 0.7}}
+    script(program, monkeypatch, fake=faster, other=faster)
+    code, out, _ = program.run(*TUNE, "fake", "other", "--screen")
     assert code == 0
     assert read(program)["winner"] == {}
+    tried = [trial["contender"].replace("other:", "fake:") for trial in read(program)["trials"]]
+    assert sorted(tried) == sorted(2 * list(set(tried)))
     assert all(trial["agreement"] is None for trial in read(program)["trials"])
     assert "claims nothing" in out
 
@@ -149,3 +152,16 @@ def test_the_fastest_tuning_is_certified_even_if_the_time_was_over_before_it_led
     race.note(["compiled", "compiled+channels-last"], {"compiled": 1.0, "compiled+channels-last": 0.5})
     Search(Settings(), Limits(), CellStore(tmp_path / "store"), [], tmp_path)._certify(race)  # pyright: ignore[reportPrivateUsage]
     assert asked[0] == ["torch:compiled", "torch:compiled+channels-last"]
+
+
+def test_a_tuning_wins_if_the_default_takes_more_memory_than_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    result = make_result()
+    for contender, mebibytes in zip(result["contenders"], (300, 100), strict=True):
+        contender["memory"]["live_peak_bytes"] = mebibytes * 2**20
+    monkeypatch.setattr(Search, "_compare", lambda *_, **__: typed(result))
+    race = Race(Track("torch", "cpu", "digits-cnn", "float32"), leader="stock+channels-last")
+    race.times = {"stock+channels-last": 1.0}
+    limits = Limits(memory_bytes=200 * 2**20)
+    winner = Search(Settings(), limits, CellStore(tmp_path / "store"), [], tmp_path)._certify(race)  # pyright: ignore[reportPrivateUsage]
+    assert winner is not None
+    assert winner[0] == "stock+channels-last"
