@@ -51,7 +51,10 @@ def test_a_backend_of_an_installed_package_is_compared(installed: Path, tmp_path
     assert [each["contender"] for each in result["comparisons"]] == ["numpy#2"]
 
 
-def test_samestep_itself_does_not_import_the_module_of_a_backend(installed: Path, tmp_path: Path) -> None:
+def test_samestep_itself_does_not_import_the_module_of_a_backend(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "tests.numpybackend", raising=False)  # another test may have imported it
     made = plan.make(Settings(contenders=["torch", "numpy"], out=tmp_path / "out", device="cpu"))
     assert made.contenders[1].package == "tests.numpybackend"
     assert "tests.numpybackend" not in sys.modules
