@@ -1,7 +1,6 @@
 """Choose the number of steps in a timed block, and wait until step times settle."""
 
 from collections.abc import Callable, Mapping
-from statistics import median
 
 from compare.base.interface import INFER, TRAIN
 from compare.base.statistics import change_point
@@ -35,9 +34,9 @@ def find_block_length(time: Timed, unit: int, least_seconds: float, first: int) 
 def choose_block_length(
     time: Timed, unit: int, least_seconds: float, task: str = TRAIN
 ) -> tuple[int, list[float], bool]:
-    """Return the block length with a median duration of at least `least_seconds`, and what `settle` returns.
+    """Return the block length with a least duration of at least `least_seconds`, and what `settle` returns.
 
-    One slow block may end the search too early, and steps get faster during warm-up. So check the median of settled
+    Steps get faster during warm-up, and another program may slow most of it down. So check the fastest of the settled
     blocks, and search on if it is too short.
     """
     first = unit
@@ -45,7 +44,7 @@ def choose_block_length(
         steps = find_block_length(time, unit, least_seconds, first)
         part = shorten(steps, unit, least_seconds, task)
         blocks, steady = settle(time, part)
-        seconds = median(blocks) * steps / part
+        seconds = min(blocks) * steps / part
         if seconds >= least_seconds:
             return steps, blocks, steady
         first = _lengthen(steps, unit, _SLACK * least_seconds / seconds)

@@ -7,15 +7,19 @@ import time
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
+from compare.base.commands import ModelInfo
 from compare.base.interface import INFER
 from compare.base.statistics import change_point
-from compare.execution import simulation
+from compare.execution import simulation, timed_round
+from compare.execution.run_state import ContenderRun
 from compare.execution.simulation import Machine
 from compare.machine import cpu
+from compare.settings.contenders import Contender
 from compare.worker import warm_up
 
 
@@ -76,6 +80,32 @@ def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before:
     assert 0.1 <= steps * 0.003 < 0.2
     assert len(taken) >= 16
     assert np.median(taken) * steps / warm_up.shorten(steps, 4, 0.1) >= 0.1
+
+
+def test_a_length_that_is_chosen_beside_another_program_lasts_as_long_when_that_ends():
+    blocks = Blocks(itertools.cycle([0.006, 0.006, 0.003]), noise=0.0)
+    steps, _, _ = warm_up.choose_block_length(blocks, 1, 0.1)
+    assert 0.1 <= steps * 0.003 < 0.25
+
+
+@pytest.mark.parametrize(
+    ("chosen", "units", "equal"),
+    [
+        ([4, 5], [1, 1], [5, 5]),
+        ([8, 11, 16, 40], [1, 1, 1, 1], [16, 16, 16, 40]),
+        ([20, 24, 7], [1, 24, 1], [24, 24, 7]),
+        ([48, 50], [24, 1], [48, 50]),
+    ],
+)
+def test_contenders_of_about_the_same_speed_have_blocks_of_equally_many_steps(
+    chosen: list[int], units: list[int], equal: list[int]
+):
+    runs = [
+        ContenderRun(cast(Contender, None), model=ModelInfo("", 1, unit), steps_per_block=steps)
+        for steps, unit in zip(chosen, units, strict=True)
+    ]
+    timed_round.equalise_block_lengths(runs)
+    assert [run.steps_per_block for run in runs] == equal
 
 
 def test_a_warm_up_takes_shorter_blocks_than_a_round_if_these_are_long():
