@@ -83,7 +83,7 @@ def test_the_length_that_is_chosen_lasts_as_long_when_times_have_settled(before:
 
 
 def test_a_length_that_is_chosen_beside_another_program_lasts_as_long_when_that_ends():
-    blocks = Blocks(itertools.cycle([0.006, 0.006, 0.003]), noise=0.0)
+    blocks = Blocks(itertools.cycle(5 * [0.006] + [0.003]), noise=0.0)
     steps, _, _ = warm_up.choose_block_length(blocks, 1, 0.1)
     assert 0.1 <= steps * 0.003 < 0.25
 
