@@ -112,7 +112,7 @@ def _join_cures(causes: Sequence[Cause]) -> list[Cause]:
 
 
 def _lift_host_limit(side: Side, cause: Cause) -> Cause:
-    """Add graph capture to a knob whose gain Python may hide."""
+    """Add graph capture if Python may hide the gain of a knob."""
     text, knob, gain = cause
     if not knob or gain is None or _CAPTURE in knob or not side.can_switch(_CAPTURE):
         return cause

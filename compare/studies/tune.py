@@ -180,16 +180,15 @@ class Search:
         """Return the ratio of each tuning of a heat to the first one. If that failed, its last figure counts."""
         names = [f"{backend}:{tuning}" for tuning in heat]
         result = self._compare(names, rounds=_SHORT_ROUNDS, agreement=False)
-        figures = dict[str, float]()
-        for tuning, contender in zip(heat, result.contenders if result else (), strict=False):
-            figure, status, reason = self._judge(contender)
-            if figure is not None:
-                figures[tuning] = self._figures[f"{backend}:{tuning}"] = figure
-            first = self._figures.get(names[0]) or next(iter(figures.values()), None)
-            ratio = None if figure is None or first is None else figure / first
-            self._note(contender, status, reason, ratio, None)
+        ran = result.contenders if result else ()
+        judged = [self._judge(contender) for contender in ran]
+        figures = {name: figure for name, (figure, _, _) in zip(names, judged, strict=False) if figure is not None}
+        self._figures |= figures
         first = self._figures.get(names[0]) or next(iter(figures.values()), 1.0)
-        return {tuning: figure / first for tuning, figure in figures.items()}
+        ratios = {name: figure / first for name, figure in figures.items()}
+        for name, contender, (_, status, reason) in zip(names, ran, judged, strict=False):
+            self._note(contender, status, reason, ratios.get(name), None)
+        return {tuning: ratios[name] for tuning, name in zip(heat, names, strict=True) if name in ratios}
 
     def _judge(self, contender: Contender) -> tuple[float | None, str, str | None]:
         """Return the figure of the objective, or the status and reason of a failure."""
