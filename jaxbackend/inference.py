@@ -220,7 +220,6 @@ class InferenceSession:
 
     def _answer_and_record(self, variables: Any, images: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
         parameters, buffers = jax.tree.unflatten(self._tree, variables)
-        is_narrow = wide_sums.is_needed(self._policy, self._device)
-        evaluate = wide_sums.widen(self._model.evaluate) if is_narrow else self._model.evaluate
+        evaluate = wide_sums.widen_if_narrow(self._model.evaluate, self._policy, self._device)
         logits, outputs = evaluate(parameters, buffers, images)
         return logits.astype(self._policy.parameter_dtype), outputs

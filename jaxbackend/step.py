@@ -204,8 +204,7 @@ class TrainingStep:
         return self._strategy.whole(logits.astype(self._policy.parameter_dtype))
 
     def _widen(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        is_narrow = wide_sums.is_needed(self._policy, self._strategy.device)
-        return wide_sums.widen(function, self._keep_sum) if is_narrow else function
+        return wide_sums.widen_if_narrow(function, self._policy, self._strategy.device, self._keep_sum)
 
     def _keep_sum(self, scopes: str, terms: int) -> None:
         layer = names.find_layer(scopes, self._model.layers)

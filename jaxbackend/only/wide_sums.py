@@ -22,9 +22,12 @@ Keep = Callable[[str, int], None]
 """Takes the scopes and the number of terms of a sum. A sum of as many equal values would stop growing."""
 
 
-def is_needed(policy: Policy, device: Any) -> bool:
-    """Tell whether XLA would round after every addition in this precision."""
-    return device.platform == "cpu" and policy.compute_dtype != policy.parameter_dtype
+def widen_if_narrow(
+    function: Callable[..., Any], policy: Policy, device: Any, keep: Keep = lambda *_: None
+) -> Callable[..., Any]:
+    """Return a function with its sums in float32 if XLA would round after every addition, else the function itself."""
+    is_narrow = device.platform == "cpu" and policy.compute_dtype != policy.parameter_dtype
+    return widen(function, keep) if is_narrow else function
 
 
 def widen(function: Callable[..., Any], keep: Keep = lambda *_: None) -> Callable[..., Any]:
