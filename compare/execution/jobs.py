@@ -11,7 +11,8 @@ from compare.base import tensors
 from compare.base.commands import Command
 from compare.base.interface import ContenderFailed
 from compare.execution.child import Child
-from compare.execution.launcher import Launcher
+from compare.execution.launcher import BESIDE_OTHERS, Launcher
+from compare.execution.ready_children import have_cores
 from compare.execution.run_state import ContenderRun, RunState
 from compare.machine import cpu, memory
 
@@ -46,7 +47,7 @@ class Job:
         spares: whether other jobs of the contender go on after a failure.
         may_begin: tells whether the job may begin.
         disk_space: returns the bytes that the job writes into the launcher's scratch folder.
-        alone: whether no other job may run at the same time, and no process may import.
+        alone: whether no other job may run at the same time.
         repeated: whether it had failed beside others. Then no other process is there.
         memory: the bytes of a GPU that the job takes; it waits until they are free beside other jobs.
         opening: the calls that come first in a child that begins with this job.
@@ -114,9 +115,9 @@ def run_jobs(
     `launcher.working`, too. While something `is_judging`, that may free the disk and add jobs.
 
     A job that must be alone comes first if no other has begun, and else waits for a pause. Meanwhile the children of
-    other jobs import, and wait. Children that are wanted later start when no such job is left. There is one child more
-    than cores, so that no core waits while a child waits for its next command. When a contender has no more jobs, the
-    next child works for another one.
+    other jobs import, and wait. It waits for their imports too, unless it works on a GPU and each has a core. Children
+    that are wanted later start when no such job is left. There is one child more than cores, so that no core waits while
+    a child waits for its next command. When a contender has no more jobs, the next child works for another one.
 
     A job may fail because of its neighbours, and is then repeated:
     - Memory ran out: the job is repeated beside at most half as many children, in the end alone.
@@ -136,7 +137,10 @@ def run_jobs(
     def may_work(worker: _Worker) -> bool:
         others = [other for other in workers if other is not worker and other.is_working]
         if worker.job.alone:
-            return all(other.is_waiting for other in others) and not launcher.ready.are_importing()
+            if any(other.is_active for other in others):
+                return False
+            imports = any(other.is_importing for other in others) or launcher.ready.are_importing()
+            return imports_beside or not imports
         active = [other for other in others if other.is_active]
         if active:
             return not any(other.job.alone for other in active)
@@ -152,6 +156,7 @@ def run_jobs(
     most = sum(len(queue.jobs) if queue.most is None else min(len(queue.jobs), queue.most) for queue in queues)
     contenders = len({queue.run.contender.name for queue in queues})
     children = min(most, max(contenders, cpu.count_usable_cores() + 1))
+    imports_beside = BESIDE_OTHERS[launcher.plan.device] and have_cores(children)
     try:
         while True:
             going = [worker for worker in workers if worker.advance(alone=is_alone(worker))]
@@ -255,6 +260,11 @@ class _Worker:
     def is_active(self) -> bool:
         """Whether the job has begun and is not done."""
         return self.is_working and self._has_begun
+
+    @property
+    def is_importing(self) -> bool:
+        """Whether the child imports, and could not begin its job."""
+        return self.is_working and not self._has_greeted
 
     @property
     def is_waiting(self) -> bool:

@@ -25,10 +25,11 @@ class Scripting(Command[str]):
 
 
 class Scripted:
-    """Stands for a child: an answer takes as many looks as its command says."""
+    """Stands for a child: an answer takes as many looks as its command says, and an import as `imports` says by name."""
 
     pid = 0
     open = 0
+    imports: dict[str, int]
     said: list[str]
     environments: list[dict[str, str]]
 
@@ -36,6 +37,7 @@ class Scripted:
         self, name: str, package: str, environment: dict[str, str], folder: Path, share: None, deadline: float
     ) -> None:
         self._name = name
+        self._looks = self.imports.get(name, 0)
         self.environments.append(environment)
         Scripted.open += 1
 
@@ -43,9 +45,9 @@ class Scripted:
         return self.has_replied()
 
     def greet(self) -> Greeting:
+        if self.imports:
+            self.said.append(f"{self._name} has imported")
         return Greeting(1, "fake", {})
-
-    _looks = 0
 
     def send(self, command: "Scripting") -> None:
         self.said.append(f"{self._name} begins {command.name}")
@@ -76,7 +78,7 @@ class Scripted:
 def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launcher:
     plans.register(monkeypatch, tmp_path)
     monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 1)
-    Scripted.said, Scripted.environments, Scripted.open = [], [], 0
+    Scripted.said, Scripted.environments, Scripted.open, Scripted.imports = [], [], 0, {}
     monkeypatch.setattr(launcher, "Child", Scripted)
     monkeypatch.setattr(jobs.time, "sleep", lambda _: None)
     return Launcher(plans.make(tmp_path / "out", ("fake", "other")), tmp_path)

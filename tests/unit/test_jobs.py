@@ -171,6 +171,20 @@ def test_nothing_begins_beside_what_is_to_be_alone(started: Launcher, monkeypatc
     assert answers == ["one", "two", "alone", "alone", "three"]
 
 
+@pytest.mark.parametrize(("device", "cores", "waits"), [("cpu", 4, True), ("cuda", 1, True), ("cuda", 4, False)])
+def test_what_is_to_be_alone_waits_for_imports_that_could_disturb_it(
+    started: Launcher, monkeypatch: pytest.MonkeyPatch, device: str, cores: int, waits: bool
+) -> None:
+    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: cores)
+    started.plan, Scripted.imports = replace(started.plan, device=device), {"fake": 50}
+    answers: list[str] = []
+    alone = replace(make_job(answers, ("alone", 3)), alone=True)
+    execute(started, queue("fake", make_job(answers, ("one", 1))), queue("other", alone))
+    assert answers == ["alone", "one"]
+    imported, begun = (Scripted.said.index(line) for line in ("fake has imported", "other begins alone"))
+    assert (imported < begun) is waits
+
+
 @pytest.mark.parametrize(("size", "beside"), [(45, 2), (46, 1), (99, 1), (0, 4)])
 def test_what_is_known_to_take_much_of_a_gpu_leaves_room_there_for_others(
     started: Launcher, monkeypatch: pytest.MonkeyPatch, size: int, beside: int
