@@ -91,6 +91,7 @@ class Shares:
         folder = kept if command["cache"] is None else self._scratch / str(command["cache"])
         added = command["environment"] | variables.make_cache_environment(command["backend"], folder, kept)
         added |= variables.make_temporary_environment(self._scratch)
+        added |= variables.make_bytecode_environment(command["backend"], kept)
         running = self._running.setdefault(share, [])
         for values in command["ranks"]:
             self._logs += 1

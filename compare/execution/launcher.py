@@ -15,7 +15,7 @@ from typing import Any, NoReturn, cast
 
 from compare.base import knobs, process_group
 from compare.base.commands import Command
-from compare.base.interface import ContenderFailed, KnobValues, RunSpec
+from compare.base.interface import INFER, ContenderFailed, KnobValues, RunSpec
 from compare.execution.child import Child
 from compare.execution.ready_children import ReadyChildren
 from compare.execution.run_state import ContenderRun
@@ -271,6 +271,8 @@ class Launcher:
         folder = kept if cache is None else self.scratch / cache
         own = added | variables.make_cache_environment(backend, folder, kept)
         own |= variables.make_temporary_environment(self.scratch)
+        if purpose != "usage" or self.plan.task != INFER:  # there a cold start is timed, as users have it
+            own |= variables.make_bytecode_environment(backend, kept)
         processes = knobs.count_processes(values["parallel"], self.plan.devices_here(values))
         if processes > 1 and devices != 1:
             own[process_group.FURTHER] = json.dumps({"local_world_size": processes, "device": self.plan.device})

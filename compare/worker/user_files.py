@@ -14,8 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from compare.base.commands import UserFiles
+from compare.machine import variables
 
-_CACHES = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+_CACHES = (
+    *("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME"),
+    variables.BYTECODE,
+)
 _SAMESTEP = Path(__file__).resolve().parents[2]
 _LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _SYSTEM = [Path(name) for name in ("/proc", "/sys", "/dev")]

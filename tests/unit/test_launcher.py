@@ -1,5 +1,9 @@
 """When the children of contenders that work in turn start. test_beside_others.py shows whole runs."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,11 +12,13 @@ from typing import Any, cast
 import pytest
 
 from compare.base.commands import Greeting
+from compare.base.interface import INFER, TRAIN
 from compare.cluster.cluster import Cluster
 from compare.execution import build_result, phases
 from compare.execution.kept_certificates import KeptCertificates
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun, RunState
+from compare.machine import variables
 from compare.settings import contenders, plan
 from compare.settings.options import Settings
 from tests.fakebackend import plans
@@ -38,6 +44,46 @@ def test_on_several_machines_each_contender_starts_when_it_is_its_turn(
     first, then = ([f"start {name}", "work", "close"] for name in ("fake", "other"))
     assert list(dict.fromkeys(events[:4])) == first
     assert list(dict.fromkeys(events[4:])) == then
+
+
+def test_bytecode_that_python_keeps_nowhere_is_kept_for_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, kept = tmp_path / "site" / "framework.py", tmp_path / "kept"
+    source.parent.mkdir()
+    source.write_text("import decimal\n")
+    monkeypatch.syspath_prepend(source.parent)
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
+    assert not variables.make_bytecode_environment("framework", kept)  # Python keeps it
+    monkeypatch.setattr("sys.dont_write_bytecode", True)
+    added = variables.make_bytecode_environment("framework", kept)
+    forbidding = os.environ | {"PYTHONPATH": str(source.parent), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", "import framework"], env=forbidding | added, check=True)
+    assert len(list(kept.rglob("framework.*.pyc"))) == len(list(kept.rglob("decimal.*.pyc"))) == 1
+    assert not list(source.parent.rglob("*.pyc"))
+    cache_from_source = Path(importlib.util.cache_from_source(str(source)))
+    cache_from_source.parent.mkdir()
+    cache_from_source.touch()
+    assert not variables.make_bytecode_environment("framework", kept)  # it was installed with it
+    assert not variables.make_bytecode_environment("no_such_framework", kept)
+
+
+@pytest.mark.parametrize(("task", "keeps"), [(INFER, False), (TRAIN, True)])
+def test_a_cold_start_is_timed_as_users_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str, keeps: bool
+) -> None:
+    plans.register(monkeypatch, tmp_path)
+    made = replace(plans.make(tmp_path / "out", ("fake", "other")), task=task)
+    monkeypatch.setattr(variables, "make_bytecode_environment", lambda *_: {variables.BYTECODE: "kept"})
+    environments = list[dict[str, str]]()
+
+    def noted(name: str, package: str, environment: dict[str, str], *_: Any) -> Any:
+        environments.append(environment)
+        return SimpleNamespace(pid=0)
+
+    monkeypatch.setattr("compare.execution.launcher.Child", noted)
+    Launcher(made, tmp_path).start(ContenderRun(made.contenders[0]), purpose="usage")
+    assert (variables.BYTECODE in environments[0]) is keeps
 
 
 @pytest.mark.parametrize(

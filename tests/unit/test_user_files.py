@@ -1,6 +1,7 @@
 """The files behind a user's model: modules and opened files count, and code with other inputs is named."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,10 +24,10 @@ print(json.dumps(strict_json.encode(user_files.find())))
 """
 
 
-def list_files(folder: Path, source: str) -> UserFiles:
+def list_files(folder: Path, source: str, **variables: str) -> UserFiles:
     (folder / "model.py").write_text(source)
     command = [sys.executable, "-c", _PROGRAM, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True, check=True)
     return strict_json.decode(UserFiles, json.loads(done.stdout))
 
 
@@ -36,7 +37,9 @@ def test_modules_and_opened_files_count_and_libraries_do_not(tmp_path: Path) -> 
     source = (
         f"import json\nimport numpy\nimport layers\n\ndef make():\n    open({str(tmp_path / 'config.json')!r}).read()\n"
     )
-    files = list_files(tmp_path, source)
+    kept = {"PYTHONPYCACHEPREFIX": str(tmp_path / "kept"), "PYTHONDONTWRITEBYTECODE": ""}
+    list_files(tmp_path, source, **kept)
+    files = list_files(tmp_path, source, **kept)  # this one reads the other's bytecode
     assert files.unknown is None
     assert {Path(name).name for name in files.sha256} == {"model.py", "layers.py", "config.json"}
     (tmp_path / "config.json").write_text("[]")
