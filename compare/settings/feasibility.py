@@ -68,7 +68,7 @@ def check(plan: "Plan") -> None:
 
 def _host_reads(switches: Mapping[str, Value], plan: "Plan") -> str | None:
     """Return the value that torch's update reads on the host, which no CUDA graph can. None if it reads nothing."""
-    if not switches["graph-capture"] or switches["fused-optimizer"]:
+    if plan.task == INFER or not switches["graph-capture"] or switches["fused-optimizer"]:
         return None
     if PRECISIONS[plan.precision].has_loss_scale:
         return "whether gradients overflow"

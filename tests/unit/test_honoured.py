@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from compare.base.interface import Refused
+from compare.base.workloads import WORKLOADS
 from compare.data import datasets
 from compare.machine import environment
 from tests.fakebackend import plans
@@ -42,6 +43,18 @@ def test_a_captured_step_in_which_the_host_would_read_is_refused_before_it_start
     )
     with pytest.raises(Refused, match=said.replace("+", r"\+") + reading + ".*allowed: with .fused-optimizer"):
         plans.make(tmp_path / "out", texts, **changes)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("tuning", ["tuned", "ahead-of-time"])
+def test_requests_of_every_workload_may_be_tuned(
+    precision: str, tuning: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "has_cuda", lambda: True)
+    monkeypatch.setattr(datasets, "load", lambda *_, **__: MADE)
+    changes = {"precision": precision, "device": "cuda", "task": "infer", "epochs": None}
+    for workload in WORKLOADS:
+        plans.make(tmp_path / "out", (f"torch:{tuning}", f"jax:{tuning}"), workload=workload, **changes)
 
 
 def test_devices_that_cannot_share_a_batch_are_refused_before_images_are_made(
