@@ -25,7 +25,7 @@ class Scripting(Command[str]):
 
 
 class Scripted:
-    """Stands for a child: an answer takes as many looks as its command says, and an import as `imports` says by name."""
+    """Stands for a child: an answer takes as many looks as its command says, an import as many as `imports`."""
 
     pid = 0
     open = 0
