@@ -22,9 +22,11 @@ _NOT_RACED = (
 )
 """Knobs of several devices, knobs that trade speed for something else, and one that needs a further package."""
 _BASES = (tunings.STOCK, "compiled")
+_FIRST = {"cpu": (_BASES,), "cuda": (("compiled",), (tunings.STOCK,))}
+"""The bases that begin a race, by device. If none of them trains, the next ones follow."""
 _CAPTURE, _FLAGS = "graph-capture", "compiler-flags"
 _SAVES_MEMORY = "rematerialisation"
-_STEPS = {"cpu": (4, 8, 24), "cuda": (24, 8, 4)}
+_STEPS = {"cpu": (4, 8, 24), "cuda": (8, 24, 4)}
 """The values of `steps-per-dispatch` that are tried, by device. The race begins with the first."""
 _LATER = {"cuda": {"compile", _FLAGS}, "cpu": {"compile", _FLAGS, "steps-per-dispatch"}}
 """Knobs that the race does not begin with, by device. On a CPU, XLA runs loops over steps slowly."""
@@ -54,10 +56,11 @@ class Track:
         except Refused:
             return None
 
-    def list_starts(self) -> list[str]:
-        """Return the tunings that begin the race: stock and compiled, each alone and with every other knob."""
-        starts: list[str] = list(_BASES)
-        for base in _BASES:
+    def list_starts(self, attempt: int = 0) -> list[str]:
+        """Return the tunings that begin the race: each base alone and with every other knob. Empty if none is left."""
+        bases = next(iter(_FIRST[self.device][attempt:]), ())
+        starts: list[str] = list(bases)
+        for base in bases:
             more = [name for name in self.list_neighbours(base) if self._adds_knobs(base, name)]
             starts.append(self.merge(base, more))
         return self.drop_equal(starts)
@@ -139,6 +142,7 @@ class Race:
     leader: str | None = None
     times: dict[str, float] = field(default_factory=dict[str, float])
     ended: str | None = None
+    _attempt: int = 0
     _tried: set[str] = field(default_factory=set[str])
     _promising: list[str] = field(default_factory=list[str])
 
@@ -147,7 +151,7 @@ class Race:
         if self.ended:
             return []
         if self.leader is None:
-            return self.track.list_starts()
+            return self.track.list_starts(self._attempt)
         if self._promising:
             merged = self.track.merge(self.leader, self._promising)
             return self.track.drop_equal([self.leader, self._promising[0], merged])
@@ -165,7 +169,8 @@ class Race:
         self.times |= {name: pace * ratio for name, ratio in ratios.items()}
         if self.leader is None:
             if not ratios:
-                self.ended = "no tuning trained"
+                self._attempt += 1
+                self.ended = None if self.track.list_starts(self._attempt) else "no tuning trained"
                 return
             self.leader = min(ratios, key=lambda name: ratios[name])
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 
-from compare.base import typed_json
+from compare.base import early_stopping, typed_json
 from compare.base.interface import INFER, Refused
 from compare.base.knobs import has_knobs
 from compare.base.typed_json import JsonObject
@@ -28,7 +28,7 @@ FILE_NAME = "tuning.json"
 TIME, ENERGY = OBJECTIVES = ("time", "energy")
 MOST_SECONDS = 600.0
 
-_SHORT_ROUNDS = 2
+_SHORT_ROUNDS, _CERTIFIED_ROUNDS = 2, early_stopping.LEAST_ROUNDS
 _SCREENED_HEATS = 2
 _MEMORY = "memory"
 _LONG_SEARCH_SECONDS = 1200.0  # from this budget on, knobs that compile for minutes are tried
@@ -218,7 +218,7 @@ class Search:
             is_default = track.resolve(name) == track.resolve(default)
             baseline = tunings.STOCK if is_default else default
             pair = [f"{track.backend}:{baseline}", f"{track.backend}:{name}"]
-            result = self._compare(pair, rounds=_SHORT_ROUNDS if is_default else None, agreement=True)
+            result = self._compare(pair, rounds=_CERTIFIED_ROUNDS, agreement=True)
             if result is None:
                 continue
             passed = result.agreement.status == "pass"
@@ -233,7 +233,7 @@ class Search:
                 return (name, ratio) if ratio < 1 or why == _MEMORY else (default, 1.0)
         return None
 
-    def _compare(self, names: Sequence[str], *, rounds: int | None, agreement: bool) -> Result | None:
+    def _compare(self, names: Sequence[str], *, rounds: int, agreement: bool) -> Result | None:
         self._count += 1
         settings = replace(
             self.settings,
