@@ -335,17 +335,32 @@ def test_findings_are_sorted_by_their_forecast() -> None:
     assert [finding.knob for finding in found] == ["fused-optimizer", "channels-last"]
 
 
-def test_knobs_that_help_together_are_one_suggestion() -> None:
-    slow = {"seconds": {LAYOUT: 3e-4, "pointwise": 6e-4}, "knobs": {"channels-last": False, "compile": False}}
-    (finding,) = findings.find([side(**slow), side("jax:y")])
-    assert finding.knob == "compile+channels-last"
-    assert finding.predicted_milliseconds == pytest.approx(-0.79, abs=0.02)
-    assert "memory order" in finding.text
-    assert "compiler would fuse" in finding.text
+def test_knobs_that_help_together_are_one_suggestion_beside_the_others() -> None:
+    slow = {
+        "seconds": {LAYOUT: 3e-4, "pointwise": 6e-4, OPTIMIZER: 3e-4},
+        "kernels_optimizer": 90,
+        "knobs": {"channels-last": False, "compile": False, "fused-optimizer": False},
+    }
+    both, other = findings.find([side(**slow), side("jax:y")])
+    assert other.knob == "fused-optimizer"
+    assert both.knob == "compile+channels-last"
+    assert both.predicted_milliseconds == pytest.approx(-0.79, abs=0.02)
+    assert "memory order" in both.text
+    assert "compiler would fuse" in both.text
 
 
-@pytest.mark.parametrize(("host", "knob"), [(5e-4, "channels-last"), (1.2e-3, "channels-last+graph-capture")])
-def test_a_gain_that_python_would_hide_needs_captured_steps(host: float, knob: str) -> None:
-    knobs = {"channels-last": False, "graph-capture": False}
-    found = findings.find([side(seconds={LAYOUT: 6e-4}, knobs=knobs, host_seconds=host), side("jax:y")])
-    assert [finding.knob for finding in found] == [knob]
+@pytest.mark.parametrize(
+    ("changes", "knob"),
+    [
+        ({"host_seconds": 1.2e-3}, "channels-last+graph-capture"),
+        ({"host_seconds": 5e-4}, "channels-last"),
+        ({"host_seconds": 1.2e-3, "host": HostEvents({"cudaStreamSynchronize": 2.0})}, "channels-last"),
+        ({"host_seconds": 1.2e-3, "knobs": {"channels-last": False}}, "channels-last"),
+    ],
+    ids=["slow Python", "fast Python", "a wait within the step", "captured already"],
+)
+def test_a_gain_that_python_would_hide_needs_captured_steps(changes: dict[str, Any], knob: str) -> None:
+    plain = {"seconds": {LAYOUT: 6e-4}, "knobs": {"channels-last": False, "graph-capture": False}}
+    (finding,) = findings.find([side(**(plain | changes)), side("jax:y")])
+    assert finding.knob == knob
+    assert ("Python took 1.2 ms" in finding.text) == ("graph-capture" in knob)

@@ -66,19 +66,36 @@ def test_it_prints_where_the_step_goes_and_writes_a_time_line(program: Program) 
     assert "Layers by difference" in text
 
 
-def test_a_tried_suggestion_has_its_predicted_and_its_measured_gain(
+def test_tried_suggestions_have_their_measured_gain_or_the_reason_without(
     program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    plans.register(monkeypatch, tmp_path / "logs", {"fake": {"knob_factors": {"channels-last": 0.5}}})
-    suggestion = Finding(contender="fake", text="slow", knob="compile+channels-last", predicted_milliseconds=-3.0)
-    monkeypatch.setattr(findings, "find", lambda sides: [suggestion])
-    code, out, _ = program.run(*EXPLAIN, "--try")
+    behaviours = {
+        "fake": {"knob_factors": {"channels-last": 0.5}},
+        "other": {"fault": "wrong-gradient", "only_with": "fused-optimizer"},
+    }
+    plans.register(monkeypatch, tmp_path / "logs", behaviours)
+    suggestions = [
+        Finding(contender="fake:compiled+channels-last=off", text="slow", knob=knob, predicted_milliseconds=-3.0)
+        for knob in ("compile+channels-last", None)
+    ] + [
+        Finding(contender="other", text="slow", knob=knob, predicted_milliseconds=-1.0)
+        for knob in ("fused-optimizer", "concurrent-kernels")
+    ]
+    monkeypatch.setattr(findings, "find", lambda sides: suggestions)
+    code, out, _ = program.run("explain", "fake:compiled+channels-last=off", *EXPLAIN[2:], "--try")
+    explanation = result_file.read(program.folder / "out" / "result.json").explanation
+    assert explanation is not None
+    faster, untried, wrong, refused = explanation.findings
+    half = 0.5 * explanation.step_milliseconds["fake:compiled+channels-last=off"]
+    assert faster.measured_milliseconds == pytest.approx(-half, rel=0.1)
+    assert untried.measured_milliseconds is untried.measured_reason is None
+    assert faster.predicted_milliseconds == -3.0
+    assert wrong.measured_milliseconds is refused.measured_milliseconds is None
+    assert "no agreement with fake" in (wrong.measured_reason or "")
+    assert "needs --device cuda" in (refused.measured_reason or "")
+    tried = result_file.read(program.folder / "out" / "try" / "result.json").spec.contenders
+    assert tried[2:] == ("fake:compiled+compile+channels-last", "other:compiled+fused-optimizer")
     assert code == 0
-    result = result_file.read(program.folder / "out" / "result.json")
-    assert result.explanation is not None
-    (finding,) = result.explanation.findings
-    assert finding.predicted_milliseconds == -3.0
-    assert finding.measured_milliseconds == pytest.approx(-0.5 * result.explanation.step_milliseconds["fake"], rel=0.1)
     assert "measured -" in out
 
 
