@@ -77,12 +77,8 @@ class KeptPrograms:
                 self._try(run, self._write_times)
             else:
                 self._try(run, self._read_times)
-            if run.cold is None and run.settings.get("compile") is False:
-                run.cold_reason = "nothing is compiled: it runs op by op"
-            elif run.cold is None:
-                how = "was kept from an earlier run" if run.program_kept else "was compiled beside other work"
-                unkept = f" ({self.reason})" if self.reason else ""
-                run.cold_reason = f"the program {how}{unkept}; {_MEASURE}"
+            if run.cold is None:
+                run.cold_reason = self._explain_missing_time(run)
 
     def add(self, state: RunState) -> None:
         """Keep the programs of every contender that has compiled them in this run."""
@@ -139,6 +135,13 @@ class KeptPrograms:
                 store.remove(TIMES, self.facts[run.contender.name])
                 return
             run.cold = replace(cold, measured=entry.created)
+
+    def _explain_missing_time(self, run: ContenderRun) -> str:
+        if run.settings.get("compile") is False:
+            return "nothing is compiled: it runs op by op"
+        how = "was kept from an earlier run" if run.program_kept else "was compiled beside other work"
+        unkept = f" ({self.reason})" if self.reason else ""
+        return f"the program {how}{unkept}; {_MEASURE}"
 
     def _describe(self, run: ContenderRun) -> str:
         plan = self.launcher.plan
