@@ -13,7 +13,8 @@ from typing import Any
 from compare import results
 from compare.agreement.gates import RULES
 from compare.base import workloads
-from compare.base.interface import Refused
+from compare.base.compiler_flags import list_words
+from compare.base.interface import INFER, TRAIN, Refused
 from compare.base.knobs import KNOBS, PARALLEL, REMOVED
 from compare.base.precisions import PRECISIONS
 from compare.base.workloads import WITH_BATCH_NORM, WORKLOADS, Workload
@@ -344,10 +345,13 @@ def knob_support(backend: str, device: str, name: str) -> str:
     """Return with which knobs a knob is accepted, or the reason of the refusal."""
     if not KNOBS[name].is_switch(backend):
         return KNOBS[name].describe(backend)
+    if name == "compiler-flags":
+        return ", ".join(f"`{word}`" for word in list_words(backend, device)[1:])
     bases = accepted_with(backend, device, name)
     if bases is None:
         return f"{NO}: {refusal(backend, device, ['compile', item(name)])}"
-    return YES if not bases else f"with {', '.join(f'`{base}`' for base in bases)}"
+    conditions = [*bases] if TRAIN in KNOBS[name].tasks else ["--task infer", *bases]
+    return f"with {', '.join(f'`{condition}`' for condition in conditions)}" if conditions else YES
 
 
 def accepted_with(backend: str, device: str, name: str) -> Sequence[str] | None:
@@ -387,7 +391,9 @@ def exclusion(
     if sum(name in PARALLEL[backend] for name in (*bases, first, second)) > 1:
         return None
     reason = refusal(backend, device, [*sorted(bases), item(first), item(second)])
-    return None if reason is None or " needs " in reason or not {first, second} & words(reason) else reason
+    if reason is None or " needs " in reason or " is for " in reason or not {first, second} & words(reason):
+        return None
+    return reason
 
 
 def words(text: str) -> set[str]:
@@ -402,8 +408,10 @@ def item(name: str) -> str:
 
 def refusal(backend: str, device: str, items: Sequence[str]) -> str | None:
     """Return why a tuning is refused. None means that it is accepted."""
+    task = INFER if any(TRAIN not in KNOBS[name].tasks for name in items if name in KNOBS) else TRAIN
     try:
-        tunings.resolve(backend, "+".join(["stock", *dict.fromkeys(items)]), device, "resnet50", "float32")
+        tuning = "+".join(["stock", *dict.fromkeys(items)])
+        tunings.resolve(backend, tuning, device, "resnet50", "float32", task=task)
     except Refused as error:
         return reason_of(error)
     return None
