@@ -4,6 +4,7 @@ Watching is for the process that matches a pair. No other process watches, and n
 """
 
 import ast
+import functools
 import hashlib
 import os
 import sys
@@ -61,9 +62,10 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 
 def find() -> UserFiles:
     """Return the SHA-256 of every file of the user's, and why there may be others."""
-    modules = {path for path in _list_modules() if _is_of_user(path)}
+    others = _list_other_folders()
+    modules = {path for path in _list_modules() if _is_of_user(path, others)}
     read = {Path(name).resolve() for name in _opened if name}
-    files = modules | {path for path in read if path.is_file() and _is_of_user(path)}
+    files = modules | {path for path in read if path.is_file() and _is_of_user(path, others)}
     unknown = None
     digests = dict[str, str]()
     for path in sorted(files):
@@ -101,19 +103,24 @@ def find_input(source: bytes) -> str | None:
 
 
 def _list_modules() -> Iterator[Path]:
+    resolve = functools.cache(Path.resolve)  # thousands of modules lie in hundreds of folders
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and Path(file).is_absolute():  # `torch.classes` has a name without a folder
-            yield Path(file).resolve()
+            path = resolve(Path(file).parent) / Path(file).name
+            yield path.resolve() if path.is_symlink() else path
 
 
-def _is_of_user(path: Path) -> bool:
-    """Tell whether a file belongs neither to an installed package, nor to the system, nor to samestep."""
+def _list_other_folders() -> tuple[str, ...]:
+    """Return the folders of installed packages, of the system and of samestep, each with a separator at its end."""
     caches = [Path(os.environ[name]).resolve() for name in _CACHES if os.environ.get(name)]
     own = [_SAMESTEP / name for name in ("compare", "jaxbackend", "torchbackend")]
     scratch = Path(os.environ.get("TMPDIR", "/dev")).resolve().parent  # `Launcher.start` puts TMPDIR into it
     run = [scratch] if scratch.name.startswith("samestep-") else []
-    others = [*_LIBRARIES, *_SYSTEM, *caches, *own, *run]
-    if "__pycache__" in path.parts or any(path.is_relative_to(folder) for folder in others):
+    return tuple(f"{folder}{os.sep}" for folder in (*_LIBRARIES, *_SYSTEM, *caches, *own, *run))
+
+
+def _is_of_user(path: Path, others: tuple[str, ...]) -> bool:
+    if str(path).startswith(others):
         return False
-    return "site-packages" not in path.parts and "dist-packages" not in path.parts
+    return not {"__pycache__", "site-packages", "dist-packages"} & set(path.parts)
