@@ -21,7 +21,7 @@ from compare.execution import certificate_cases, launcher, prepare_pair, traject
 from compare.settings import plan
 from compare.settings.options import Settings
 from compare.settings.pair_spec import Request
-from compare.worker import server
+from compare.worker import server, user_files
 from compare.worker.worker import Worker
 from tests.fakebackend.plans import ROOT
 
@@ -101,8 +101,10 @@ def own_weights(workload: Workload, request: Request, folder: Path) -> Arrays:
 @contextlib.contextmanager
 def _quick(case: int, initial: bool = False) -> Iterator[pytest.MonkeyPatch]:
     every = certificate_cases.make_adversarial_cases
+    user_files.watch_files()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launcher, "Child", Inside)
+        patch.setattr(user_files, "_opened", {""})  # files of earlier tests are no files of this model
         patch.setattr(trajectories, "make_training_jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
         if not initial:
