@@ -1,4 +1,4 @@
-"""200 runs of the fake backend against itself, through the real worker, rounds and judgement, in this process.
+"""100 runs of the fake backend against a slower one, through the real worker, rounds and judgement, in this process.
 
 Its steps take their time and are counted. No figure of these runs depends on their losses.
 """
@@ -29,7 +29,7 @@ from tests.fakebackend import plans
 from tests.fakebackend.script import Silent
 from tests.fakebackend.session import FakeBackend, FakeSession
 
-TRIALS, ROUNDS, MOST_SIGNIFICANT, LEAST_COVERED = 200, 10, 18, 182
+TRIALS, ROUNDS, LEAST_COVERED = 100, 10, 90
 LAUNCH_NOISE, STEP_NOISE = 0.005, 0.01
 BLOCKS = 24  # of a round of two contenders, half of them to lead in
 
@@ -143,15 +143,10 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drift", [pytest.param(0.0, marks=pytest.mark.thorough), 0.05])
-def test_equal_contenders_are_rarely_told_apart(trials: Any, drift: float):
-    significant = sum(not each["low"] <= 1 <= each["high"] for each in trials(0.0, drift))
-    assert significant <= MOST_SIGNIFICANT
-    assert significant > 0, "an interval that always holds 1 would be too wide"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("slowdown", [0.01])
-def test_a_slowdown_lies_in_its_interval(trials: Any, slowdown: float):
-    covered = sum(each["low"] <= 1 + slowdown <= each["high"] for each in trials(slowdown, 0.0))
-    assert covered >= LEAST_COVERED
+@pytest.mark.parametrize(
+    ("slowdown", "drift"),
+    [(0.01, 1.0), *(pytest.param(0.0, drift, marks=pytest.mark.thorough) for drift in (0.0, 0.05))],
+)
+def test_the_true_ratio_lies_in_most_intervals_and_not_in_all(trials: Any, slowdown: float, drift: float):
+    covered = sum(each["low"] <= 1 + slowdown <= each["high"] for each in trials(slowdown, drift))
+    assert LEAST_COVERED <= covered < TRIALS
