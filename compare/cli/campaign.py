@@ -105,7 +105,7 @@ def campaign(
                 gpu_workers.run(study, note, count, sys.argv[1:])
             study.run(note)
     except ENDING as interruption:
-        finished = sum(state.is_finished for state in states.values())
+        finished = sum(state.is_finished for state in everything.find_states())  # also by other processes
         typer.echo(
             f"samestep: {finished} of {len(states)} cells are finished and kept; the same command goes on", err=True
         )

@@ -18,7 +18,7 @@ from compare.base.interface import Refused
 from compare.cli import app, pair_options
 from compare.execution import execute
 from compare.results import model, result_file
-from compare.studies import campaign_file, campaign_report, estimate
+from compare.studies import campaign_file, campaign_report, estimate, study
 from compare.studies.campaign_file import Campaign
 from compare.studies.cell_store import CellState, CellStore
 from compare.studies.cells import Place
@@ -190,6 +190,21 @@ def test_a_campaign_runs_keeps_fails_and_goes_on(program: Program, monkeypatch: 
     code, out, error = program.run(*arguments, "--only", "*third*", "--redo", "failed", "--json")
     assert code == 3
     assert [cell["status"] for cell in json.loads(out)["cells"]] == ["done", "pending", "done", "pending", "failed"]
+
+
+def test_an_interruption_counts_cells_that_other_processes_have_finished(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program.folder / "c.toml").write_text(SMALL + "[grid]\nseed = [0]\n")
+    run = study.Study.run
+
+    def run_elsewhere(self: study.Study, _: study.OnChange) -> list[CellState]:
+        run(self, lambda _: None)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study.Study, "run", run_elsewhere)
+    _, _, error = program.run("campaign", "c.toml", "--store", "store")
+    assert "1 of 1 cells are finished and kept" in error
 
 
 PAGES = ["report.html", "report.md", "report.tex", "summary.pdf", "summary.png", "summary.svg"]
