@@ -63,7 +63,7 @@ def explain(contenders: Sequence[Evidence], precision: str) -> Explanation:
         classes=tuple(_make_class(name, tables) for name in CLASSES),
         layers=tuple(_make_layers(tables)[:_MOST_LAYERS]),
         findings=tuple(findings.find(list(sides.values()))),
-        host_milliseconds={name: 1e3 * side.host_seconds for name, side in sides.items()},
+        host_milliseconds={name: 1e3 * side.host_seconds for name, side in sides.items() if side.device != "cpu"},
         excess_milliseconds={
             name: 1e3 * table.excess_seconds for name, table in tables.items() if table.excess_seconds
         },

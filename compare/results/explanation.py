@@ -95,7 +95,8 @@ class Explanation(JsonObject):
         classes: work by class.
         layers: work by layer and pass.
         findings: what makes a contender slow, the largest forecast first.
-        host_milliseconds: the time in which Python starts the work of a step, by contender.
+        host_milliseconds: the time in which Python starts the work of a step, by contender. Empty on a CPU, where the
+            same call may do the work.
         excess_milliseconds: how much longer the kernels of the profiled step take than the timed step, by contender.
         scales: the factor by which kernels were scaled to the timed step, because the profiler lengthens them.
         reasons: why a contender has no explanation, or lacks a part of it.

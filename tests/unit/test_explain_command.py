@@ -46,6 +46,7 @@ def test_it_prints_where_the_step_goes_and_writes_a_time_line(program: Program) 
     assert times["matrix-product"] == pytest.approx(3 * times["layout-and-copy"])
     assert times["idle"] == pytest.approx(0.2 * step, rel=0.05)
     assert found.attributed_share == {"fake": 1.0, "other": 1.0}
+    assert not found.host_milliseconds  # a CPU's own work is no time of the host
     assert found.peaks.flops_per_second == {"float32": 1e6}
     assert found.layers[0].contenders.keys() == {"fake", "other"}
     trace = json.loads((program.folder / "out" / "timeline.json").read_text())
