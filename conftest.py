@@ -1,5 +1,6 @@
 """Which tests run: `make quick` leaves out slow ones, and `make test` runs those marked alone after all others."""
 
+import gc
 import os
 import re
 from pathlib import Path
@@ -48,6 +49,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left_out if excluded & marks or (needs_alone and "alone" not in marks) else chosen).append(item)
     items[:] = chosen
     config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all imports have made out of later garbage collections, which take a second otherwise."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionstart() -> None:

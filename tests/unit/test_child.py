@@ -64,6 +64,7 @@ class Nursery:
 @pytest.fixture
 def nursery(tmp_path: Path) -> Generator[Nursery]:
     gc.collect()  # what tests before it have left open in reference cycles would be closed meanwhile
+    gc.freeze()  # what is left need not be looked at again
     descriptors = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 -- names only
     nursery = Nursery(tmp_path)
     yield nursery
