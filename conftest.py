@@ -47,6 +47,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
         (left_out if excluded & marks or (needs_alone and "alone" not in marks) else chosen).append(item)
+    if config.getoption("--alone") == "not":
+        # Quick tests come last, so that neither worker waits long for the other.
+        chosen.sort(key=lambda item: item.get_closest_marker("slow") is None)
     items[:] = chosen
     config.hook.pytest_deselected(items=left_out)
 
