@@ -67,11 +67,11 @@ def report(
         page: _encode(page_format.render(report, _results(loaded), _links(report, figure_folder, page, page_format)))
         for page_format, page in pages
     }
-    contents |= {path: figures.draw(picture, kind) for path, (picture, kind) in drawings.items()}
     for page_format, page in pages:
         output.make_file_folder(f"--{page_format.name}", page.parent)
     if figure_folder:
         output.make_file_folder("--figures", figure_folder)
+    contents |= {path: figures.draw(picture, kind) for path, (picture, kind) in drawings.items()}
     files.write(contents)
     for path in contents:
         typer.echo(f"report file: {path}")

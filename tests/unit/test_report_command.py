@@ -95,29 +95,21 @@ def test_unlike_work_has_rows_of_its_own(program: Program) -> None:
 
 
 @pytest.mark.slow
-def test_every_format_is_written_in_one_go(program: Program) -> None:
-    (program.folder / "pictures").mkdir()
-    options = ("--html", "r.html", "--markdown", "r.md", "--latex", "r.tex", "--csv", "r.csv", "--figures", "pictures")
-    code, out, error = program.run("report", FASTER, *options)
+def test_every_format_is_written_in_one_go_and_links_pictures_from_where_it_lies(program: Program) -> None:
+    for name in ("text", "a b"):
+        (program.folder / name).mkdir()
+    options = ("--markdown", "text/r.md", "--latex", "text/r.tex", "--csv", "r.csv", "--figures", "a b")
+    code, out, error = program.run("report", FASTER, "--html", "r.html", *options)
     assert (code, error) == (0, "")
-    written = ["r.csv", "r.html", "r.md", "r.tex", *(f"pictures/{name}" for name in FIGURES)]
-    assert program.files() == sorted(["pictures", *written])
+    written = ["r.csv", "r.html", "text/r.md", "text/r.tex", *(f"a b/{name}" for name in FIGURES)]
+    assert program.files() == sorted(["a b", "text", *written])
     assert sorted(out.splitlines()) == sorted(f"report file: {name}" for name in written)
     page = markup.check_page((program.folder / "r.html").read_text())
     assert page.headings[0][1].startswith("jax is 1.61 times as fast as torch:stock")
-    assert "![Memory by definition](<pictures/memory.svg>)" in (program.folder / "r.md").read_text()
-    assert "]{pictures/memory.pdf}" in (program.folder / "r.tex").read_text()
+    assert "![Memory by definition](<../a%20b/memory.svg>)" in (program.folder / "text/r.md").read_text()
+    assert "]{../a b/memory.pdf}" in (program.folder / "text/r.tex").read_text()
     assert len((program.folder / "r.csv").read_text().splitlines()) == 1 + 2 * 8 * 6
-    assert (program.folder / "pictures/ratio.pdf").read_bytes().startswith(b"%PDF")
-
-
-@pytest.mark.slow
-def test_pictures_are_linked_from_where_the_page_lies(program: Program) -> None:
-    for name in ("text", "a b"):
-        (program.folder / name).mkdir()
-    program.run("report", FASTER, "--markdown", "text/r.md", "--latex", "text/r.tex", "--figures", "a b")
-    assert "(<../a%20b/ratio.svg>)" in (program.folder / "text/r.md").read_text()
-    assert "]{../a b/ratio.pdf}" in (program.folder / "text/r.tex").read_text()
+    assert (program.folder / "a b/ratio.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.slow
@@ -233,6 +225,6 @@ def test_no_result_is_refused(program: Program) -> None:
 
 def test_a_report_beside_its_result_is_what_the_readme_shows(program: Program) -> None:
     shutil.copytree(stored.path("faster").parent, program.folder / "out")
-    code, _, _ = program.run("report", "out", "--html", "out/report.html", "--figures", "out")
+    code, _, _ = program.run("report", "out", "--html", "out/report.html")
     assert code == 0
     result_file.load(program.folder / "out/result.json")
