@@ -74,10 +74,12 @@ def find() -> UserFiles:
         except OSError as error:
             return UserFiles(digests, f"{path} cannot be read: {error.strerror}")
         digests[str(path)] = hashlib.sha256(content).hexdigest()
+        if unknown is not None:
+            continue
         if path.suffix == ".py" and (name := find_input(content)):
-            unknown = unknown or f"{path} uses {name}, so it may depend on more than the files that it opens"
-        if path in modules and path.suffix != ".py":
-            unknown = unknown or f"{path} is compiled code, which may read files that samestep does not see"
+            unknown = f"{path} uses {name}, so it may depend on more than the files that it opens"
+        elif path in modules and path.suffix != ".py":
+            unknown = f"{path} is compiled code, which may read files that samestep does not see"
     return UserFiles(digests, unknown)
 
 
