@@ -167,7 +167,7 @@ def _make_jobs(
                 disk_space=partial(evidence.record_bytes, precision),
                 memory=_estimate_memory(launcher, run, precision),
             )
-            for precision in evidence.precisions
+            for precision in reversed(evidence.precisions)  # a child that has trained has its program
         ]
         # The longest jobs come first: the noise as a whole, but no part of it takes as long as compiling.
         compilations = _make_compilations(launcher, run, evidence, case, dataset)
