@@ -21,15 +21,14 @@ from compare.base.trace import Layer, Trace
 from compare.data import dataset_file, datasets
 from compare.execution import certificate_cases
 from compare.execution.child import Child
+from compare.execution.initial_values import SMALLEST_BATCH
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders, splitting
 from compare.settings.plan import Plan
-from compare.user_models import initialisers, matching, outputs, weights_map
+from compare.user_models import matching, outputs, weights_map
 from compare.user_models.match_report import Pairing
 from compare.user_models.matching import Matching
-
-_BATCH = 2
 
 
 def resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
@@ -76,7 +75,6 @@ def _resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         # Only of the side that training starts from: flax would compile a program for the other one's weights.
         files = sides.write(plan, "weights", OwnWeights, only=request.weights_from)
         code = sides.list_user_files()
-        differences = [] if plan.rounds else _compare_initial_values(sides, plan, matched)
     allowed = tuple(plan.workload.model.arguments["allow"])
     pairing = Pairing(
         traces,
@@ -87,14 +85,13 @@ def _resolve(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
         allowed,
         len(request.weights_map or {}),
         code,
-        tuple(differences),
-        describe_losses(plan.workload.task),
+        losses=describe_losses(plan.workload.task),
     )
     return replace(plan, weights=str(files[request.weights_from])), pairing
 
 
 def _make_trace_command(plan: Plan, sizes: list[int]) -> TraceModel:
-    return TraceModel(descriptions.to_json(plan.workload)["model"], _BATCH, sizes)
+    return TraceModel(descriptions.to_json(plan.workload)["model"], SMALLEST_BATCH, sizes)
 
 
 def _keep_constants(
@@ -107,18 +104,6 @@ def _keep_constants(
     model = replace(plan.workload.model, arguments={**plan.workload.model.arguments, "constants": names})
     plan = replace(plan, workload=replace(plan.workload, model=model))
     return plan, traced | sides.trace(_make_trace_command(plan, sizes), only="torch")
-
-
-def _compare_initial_values(sides: "_Sides", plan: Plan, matched: Matching) -> list[str]:
-    """Return the differences of the distributions that both factories draw initial values from."""
-    draws = defaultdict[str, list[Arrays]](list)
-    for seed in initialisers.SEEDS:
-        model = plan.workload.model
-        model = replace(model, arguments={**model.arguments, "initial_seed": seed})
-        drawn = replace(plan, workload=replace(plan.workload, model=model))
-        for backend, path in sides.write(drawn, f"initial{seed}", OwnWeights).items():
-            draws[backend].append(tensors.load(path))
-    return initialisers.compare_initial_values(matched, draws["torch"], draws["jax"])
 
 
 def _resolve_alone(plan: Plan, scratch: Path) -> tuple[Plan, Pairing]:
@@ -161,7 +146,7 @@ class _Sides:
         The models of the plan run in float64 with the smallest batch.
         """
         paths = {backend: self._launcher.scratch / f"{name}-{backend}" for backend in self._children}
-        changes: dict[str, Any] = {"precision": "float64", "batch_size": _BATCH, "accumulate": 1}
+        changes: dict[str, Any] = {"precision": "float64", "batch_size": SMALLEST_BATCH, "accumulate": 1}
         dataset = self._launcher.dataset
         self._call(
             {

@@ -17,7 +17,7 @@ from compare.base.interface import Arrays, Backend, ContenderFailed
 from compare.base.workloads import Workload
 from compare.cli import app
 from compare.data import dataset_file, weights
-from compare.execution import certificate_cases, launcher, prepare_pair, trajectories
+from compare.execution import certificate_cases, initial_values, launcher, prepare_pair, trajectories
 from compare.settings import plan
 from compare.settings.options import Settings
 from compare.settings.pair_spec import Request
@@ -108,7 +108,7 @@ def _quick(case: int, initial: bool = False) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(trajectories, "make_training_jobs", lambda *_: {})
         patch.setattr(trajectories, "judge", lambda *_: None)
         if not initial:
-            patch.setattr(prepare_pair, "_compare_initial_values", lambda *_: [])
+            patch.setattr(initial_values, "make_jobs", lambda *_: {})
         patch.setenv("COLUMNS", "400")
         patch.setattr(certificate_cases, "make_adversarial_cases", lambda plan: (every(plan)[case],))
         yield patch
