@@ -150,7 +150,7 @@ def _define_ratio(result: Result) -> Iterator[str]:
         yield f"ratio: the contender's {what} divided by the baseline's, so a smaller ratio is faster"
     looks = {int(look): error for look, error in (result.spec.looks or {}).items()}
     level, count = format_percent(result.confidence, 6), result.spec.rounds - len(result.voided)
-    if looks and result.spec.rounds:
+    if looks and count:
         plan = ", ".join(f"{format_percent(looks[look])} after {look} rounds" for look in sorted(looks))
         yield (
             f"{level} interval: timing may stop early, at a look where every verdict is certain. "

@@ -90,6 +90,10 @@ class Choices(Texts):
         """Return whether a value is a sequence of such names."""
         return super().is_right(value) and set(cast("Sequence[str]", value)) <= set(self._names())
 
+    def show(self, value: object) -> str:
+        """Return the names as a user writes them."""
+        return ", ".join(cast("Sequence[str]", value)) if super().is_right(value) else repr(value)
+
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON schema of the value in a result file."""

@@ -213,7 +213,11 @@ def _prune(workload: Workload, settings: Settings) -> Workload:
         raise Refused(
             f"--finetune-epochs {settings.finetune_epochs} needs --prune and --task train; allowed: with --prune 0.5"
         )
-    if settings.prune is None or workload.model.pruned:
+    if workload.model.pruned:
+        return workload
+    if settings.prune is None:
+        if (settings.round_to, settings.prune_by) != (Settings.round_to, Settings.prune_by):
+            raise Refused("--round-to and --prune-by need --prune; allowed: with --prune 0.5")
         return workload
     return replace(workload, model=pruning.prune(workload.model, settings.prune, settings.round_to, settings.prune_by))
 

@@ -42,7 +42,9 @@ def check_batch(batch_size: int, devices: int) -> None:
         Refused: they cannot.
     """
     if batch_size % devices:
-        raise Refused(f"--batch-size {batch_size} with --devices {devices} is not allowed; allowed: equal parts")
+        raise Refused(
+            f"--batch-size {batch_size} with --devices {devices} is not allowed; allowed: a multiple of {devices}"
+        )
 
 
 def check_step(ways: Mapping[str, Any], accumulate: int) -> None:

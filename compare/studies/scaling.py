@@ -1,6 +1,7 @@
 """Compare the same contenders on more and more devices, with one comparison for each number of devices."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -81,7 +82,8 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
     out = plan.make_default_out() if settings.out is None else Path(settings.out)
     for count in devices if strong else ():
         if size % count:
-            raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: equal parts")
+            allowed = f"a multiple of {math.lcm(*devices)}"
+            raise Refused(f"--batch-size {size} on {count} devices is not allowed with --strong; allowed: {allowed}")
     # Rounds rotate only over GPUs of one model. The parts of a CPU are alike.
     rotates = device == "cuda" and len({gpu["name"] for gpu in nvml.describe()["gpus"]}) == 1
     ways = tuple(_way(each, device, workload.name) for each in contenders.parse(settings.contenders or ()))

@@ -146,6 +146,7 @@ REFUSALS = [
     (["fake", "other", "--epochs", "-1"], "--epochs -1 is not allowed"),
     (["fake", "other", "--seed", "-1"], "--seed -1 is not allowed"),
     (["fake", "other", "--seed", str(2**31)], f"--seed {2**31} is not allowed"),
+    (["fake", "other", "--unequal", "luck"], "--unequal luck is not allowed; allowed: threads"),
     (["fake", "other", "--margin", "0"], "--margin 0 is not allowed"),
     (["fake", "other", "--margin", "nan"], "--margin nan is not allowed"),
     (["fake", "other", "--deadline", "0"], "--deadline 0 is not allowed"),

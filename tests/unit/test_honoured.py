@@ -61,5 +61,5 @@ def test_devices_that_cannot_share_a_batch_are_refused_before_images_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "load", _not_yet)
-    with pytest.raises(Refused, match="--devices 3 is not allowed; allowed: equal parts"):
+    with pytest.raises(Refused, match="--devices 3 is not allowed; allowed: a multiple of 3"):
         plans.make(tmp_path / "out", ("torch:stock+ddp", "jax:stock+sharded"), workload="resnet50", devices=3)

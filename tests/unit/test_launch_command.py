@@ -110,7 +110,7 @@ def _refused_alike(program: Program, *arguments: str) -> None:
         *(
             ([], ["compare", *TWO, *options], said)
             for options, said in (
-                (["--batch-size", "63"], "--batch-size 63 with --devices 2 is not allowed; allowed: equal parts"),
+                (["--batch-size", "63"], "--batch-size 63 with --devices 2 is not allowed; allowed: a multiple of 2"),
                 (["--batch-norm", "local"], "--batch-norm local: jax:stock.sharded is a program over the whole batch"),
                 (["--batch-norm", "other"], "--batch-norm 'other' is not allowed; allowed: sync, local"),
                 (["--accumulate", "2"], "--accumulate 2 with torch:stock.ddp is not allowed; allowed: 1"),

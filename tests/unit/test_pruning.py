@@ -125,6 +125,12 @@ def test_fine_tuning_needs_a_pruned_model_that_trains(changes: dict[str, Any]):
         plan.resolve(Settings(device="cpu", finetune_epochs=1, **changes))
 
 
+@pytest.mark.parametrize("changes", [{"round_to": 4}, {"prune_by": "batch-norm"}])
+def test_how_to_prune_is_refused_where_nothing_is_pruned(changes: dict[str, Any]):
+    with pytest.raises(Refused, match="--round-to and --prune-by need --prune"):
+        plan.resolve(Settings(device="cpu", workload="cifar-resnet18", **changes))
+
+
 def test_a_fine_tuned_model_trains_for_its_own_epochs(tmp_path: Path):
     settings = Settings(device="cpu", prune=0.5, epochs=4, finetune_epochs=1, out=tmp_path)
     made = plan.make(settings)

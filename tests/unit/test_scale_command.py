@@ -46,7 +46,10 @@ REFUSALS = [
         [*PAIR, "--devices", "1,65", "--batch-size", "2"],
         "--devices 65 is not allowed: 64 parts of this CPU can be used",
     ),
-    ([*PAIR, "--strong", "--devices", "1,3"], "--batch-size 64 on 3 devices is not allowed with --strong"),
+    (
+        [*PAIR, "--strong", "--devices", "1,3"],
+        "3 devices is not allowed with --strong; allowed: a multiple of 3",
+    ),
     ([*PAIR, "--batch-size", "1"], "--batch-size 1 is not allowed; allowed: a whole number from 2"),
     ([*PAIR, "--batch-size", "-4"], "--batch-size -4 is not allowed"),
     ([*PAIR, "--batch-size", "719"], "719 images on each of 2 devices: batch size 1438 is larger than the training"),

@@ -54,7 +54,10 @@ REFUSALS = [
     (["torch:fused-batch-norm", "jax"], "fused-batch-norm needs --device cuda"),
     (["torch:ddp+overlap-exchanges", "jax"], "overlap-exchanges needs compile in torch"),
     (["torch:ddp+graph-capture", "jax"], "graph-capture needs --device cuda"),
-    (["torch:ddp", "jax", "--devices", "3"], "--batch-size 64 with --devices 3 is not allowed; allowed: equal parts"),
+    (
+        ["torch:ddp", "jax", "--devices", "3"],
+        "64 with --devices 3 is not allowed; allowed: a multiple of 3",
+    ),
     (["torch:ddp", "jax", "--devices", "65"], "--devices 65 is not allowed: 64 parts of this CPU can be used"),
     (["torch:ddp", "jax", "--devices", "0"], "--devices 0 is not allowed; allowed: a whole number from 1"),
     (["torch:ddp", "jax", "--accumulate", "2"], "--accumulate 2 with torch:ddp is not allowed; allowed: 1"),

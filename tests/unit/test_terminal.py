@@ -121,11 +121,14 @@ def test_sentence_says_why_timing_stopped_early() -> None:
 
 
 def test_a_run_that_may_stop_early_explains_the_confidence_of_its_interval() -> None:
-    text = " ".join(_rendered(spec={"rounds": 3, "looks": {"3": 0.004, "5": 0.011, "10": 0.035}}).split())
+    spec = {"rounds": 3, "looks": {"3": 0.004, "5": 0.011, "10": 0.035}}
+    text = " ".join(_rendered(spec=spec).split())
     assert "99.6 % interval: timing may stop early" in text
     assert "(0.4 % after 3 rounds, 1.1 % after 5 rounds, 3.5 % after 10 rounds; together 5 %)" in text
     assert "the interval after 3 rounds has 99.6 % confidence" in text
     assert "stop early" not in _rendered()
+    voided = [{"round": number, "reason": "busy"} for number in (1, 2, 3)]
+    assert "stop early" not in _rendered(spec=spec, voided=voided)  # no interval is left
 
 
 def test_sentence_for_slower_is_turned_round() -> None:
