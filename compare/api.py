@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from compare.base.arguments import reword_refusals
+from compare.base.errors import suggest
 from compare.base.interface import Refused
 from compare.base.workloads import Workload
 from compare.execution import execute
@@ -94,5 +95,6 @@ def _settings(command: str, settings: Mapping[str, Any], **named: Any) -> Settin
     allowed = [name for name in options.list_python_names(command) if name not in named]
     if unknown := [name for name in settings if name not in allowed]:
         function = _FUNCTIONS[command]
-        raise Refused(f"{function} has no setting {unknown[0]!r}; allowed: {', '.join(allowed)}")
+        question = "" if unknown[0] in options.SETTINGS else suggest(unknown[0], allowed)
+        raise Refused(f"{function} has no setting {unknown[0]!r}; {question}allowed: {', '.join(allowed)}")
     return Settings(**{name: value for name, value in (named | dict(settings)).items() if value is not None})

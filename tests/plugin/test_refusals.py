@@ -27,7 +27,7 @@ CALLS = {
     "samestep(contenders=['fake'])": "samestep: a comparison needs at least two contenders, got 1: fake; *",
     "samestep(contenders=['fake', 'other:'])": "samestep: contender 'other:' has an empty tuning; *",
     "samestep(contenders='fake')": "E * TypeError: contenders='fake' is not allowed; allowed: a list such as *",
-    "samestep(precison='float32')": "E * TypeError: samestep has no setting 'precison'; allowed: accumulate, *",
+    "samestep(precison='float32')": "E * TypeError: samestep has no setting 'precison'; did you mean 'precision'? *",
     f"samestep({SETTINGS}).ratio('fake')": "E * LookupError: fake is the baseline, which the others are compared with",
     f"samestep({SETTINGS}).verdict('jax')": "E * LookupError: no contender 'jax' in this comparison; there are: *",
     f"samestep({SETTINGS}, seed=2).ratio('other')": "E * AssertionError: other against fake: INCONCLUSIVE, 2 of 2 *",
@@ -99,7 +99,11 @@ def test_a_row_without_a_round_that_counts_or_without_the_marker_fails(suite: Su
     ("marker", "arguments", "said"),
     [
         ("()", "", "takes neither `contender` (one test for each contender) nor `samestep`"),
-        ("(precison='float32')", "contender", "samestep has no setting 'precison'; allowed: accumulate, "),
+        (
+            "(precison='float32')",
+            "contender",
+            "samestep has no setting 'precison'; did you mean 'precision'? allowed: ",
+        ),
         ("(contenders='jax')", "samestep", "contenders='jax' is not allowed; allowed: a list such as "),
         ("('digits-cnn', 'jax')", "contender", "takes from 0 to 1 positional arguments but 2 were given"),
     ],

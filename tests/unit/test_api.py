@@ -91,6 +91,7 @@ def test_what_cannot_be_honoured_is_refused(tmp_path: Path):
         ({"request": 5}, "request 5 is not allowed; allowed: a compare.Request"),
         *(({name: 3}, f"run has no setting {name!r}") for name in ("dataset", "cluster", "least_contenders")),
         ({"nosuch": 1}, "run has no setting 'nosuch'; allowed: accumulate, agreement, batch_norm, batch_size, "),
+        ({"batchsize": 8}, "run has no setting 'batchsize'; did you mean 'batch_size'? allowed: accumulate, "),
     ],
     ids=str,
 )
