@@ -57,6 +57,6 @@ def _make_command(plan: Plan, backend: str, dataset: Path, seed: int, path: Path
     plain = contenders.parse(contenders.choose_plain_contenders(plan.workload), least=1)
     (contender,) = [each for each in plain if each.backend == backend]
     spec = replace(plan, task=TRAIN, workload=replace(plan.workload, model=drawn)).spec(
-        contender, dataset, precision="float64", batch_size=SMALLEST_BATCH, accumulate=1
+        contender, dataset, precision="float32", batch_size=SMALLEST_BATCH, accumulate=1
     )
     return OwnWeights(spec, str(path))
