@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from compare.base.errors import suggest
 from compare.settings import options
 from compare.settings.options import Settings
 
@@ -76,6 +75,8 @@ def merge(*layers: Mapping[str, Any]) -> ComparisonRequest:
     settings = {name: value for layer in layers for name, value in layer.items() if value is not None}
     allowed = SETTINGS
     if unknown := sorted(settings.keys() - allowed):
+        from compare.base.errors import suggest  # loading the plugin takes no time
+
         question = suggest(unknown[0], allowed)
         raise TypeError(f"samestep has no setting {unknown[0]!r}; {question}allowed: {', '.join(allowed)}")
     contenders = settings.pop("contenders", options.DEFAULT_CONTENDERS)
