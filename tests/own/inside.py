@@ -11,6 +11,7 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from torch.nn import functional
 
 from compare.base.commands import Command, Greeting
 from compare.base.interface import Arrays, Backend, ContenderFailed
@@ -109,6 +110,8 @@ def _quick(case: int, initial: bool = False) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(trajectories, "judge", lambda *_: None)
         if not initial:
             patch.setattr(initial_values, "make_jobs", lambda *_: {})
+        for name in ("scaled_dot_product_attention", *(name for name in vars(functional) if "dropout" in name)):
+            patch.setattr(functional, name, getattr(functional, name))  # a child switches them off for good
         patch.setenv("COLUMNS", "400")
         patch.setattr(certificate_cases, "make_adversarial_cases", lambda plan: (every(plan)[case],))
         yield patch

@@ -71,7 +71,7 @@ def test_a_job_is_said_to_write_what_the_largest_record_tells_and_the_parameters
     monkeypatch.setattr(certificate_cases.tensors, "memory_takes", lambda _: False)
 
     def expected(whole: int) -> list[int]:
-        return [*2 * [whole, whole // 2, whole // 2]]
+        return [*2 * [whole // 2, whole // 2, whole]]
 
     def script(_: Look) -> None:
         assert certified.rooms(OTHER) == expected(LEAST)
@@ -92,7 +92,7 @@ def test_noise_is_said_to_write_nothing_while_memory_takes_what_it_is_held_again
 
     def script(_: Look) -> None:
         nonlocal free
-        records, noise = 2 * [LEAST, LEAST // 2, LEAST // 2], [0] * (len(certified.rooms(FAKE)) - 6)
+        records, noise = 2 * [LEAST // 2, LEAST // 2, LEAST], [0] * (len(certified.rooms(FAKE)) - 6)
         assert sorted(certified.rooms(FAKE)) == sorted(records + noise)
         assert certified.rooms(OTHER) == records
         free -= 1
