@@ -1,13 +1,14 @@
 """Draw the initial values of both models of a pair beside its certificate, and compare their distributions."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from compare.base import tensors
 from compare.base.commands import OwnWeights
 from compare.base.interface import TRAIN, Arrays
+from compare.execution.batch_trial import SMALLEST_BATCH
 from compare.execution.jobs import Call, Job
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import RunState
@@ -15,39 +16,40 @@ from compare.settings import contenders
 from compare.settings.plan import Plan
 from compare.user_models import initialisers
 
-SMALLEST_BATCH = 2
-"""The batch where only a model's variables or layers are asked for."""
-
-Draws = defaultdict[str, list[Arrays]]
-"""By backend, an array by neutral name for each seed."""
+Draws = dict[str, dict[int, Arrays]]
+"""Arrays by backend, seed and neutral name."""
 
 
 def make_jobs(launcher: Launcher, state: RunState, draws: Draws) -> dict[str, Sequence[Job]]:
     """Return by contender the job that draws initial values: the first contender of each backend has one."""
     if state.pairing is None or state.pairing.is_alone:
         return {}
-    first = {run.contender.backend: run.contender.name for run in reversed(state.alive)}
-    return {name: [_make_job(launcher, backend, draws)] for backend, name in first.items()}
+    names = dict[str, str]()
+    for run in state.alive:
+        names.setdefault(run.contender.backend, run.contender.name)
+    return {name: [_make_job(launcher, backend, draws.setdefault(backend, {}))] for backend, name in names.items()}
 
 
-def judge(state: RunState, draws: Draws) -> None:
-    """Add the differences between the distributions of both sides to the pairing, if both have been drawn."""
-    complete = all(len(draws[backend]) == len(initialisers.SEEDS) for backend in ("torch", "jax"))
-    if state.pairing is not None and complete:
-        differences = initialisers.compare_initial_values(state.pairing.matching, draws["torch"], draws["jax"])
+def add_differences(state: RunState, draws: Draws) -> None:
+    """Add the differences between the distributions of both sides to the pairing, if all have been drawn."""
+    is_complete = all(draws.get(backend, {}).keys() == {*initialisers.SEEDS} for backend in ("torch", "jax"))
+    if state.pairing is not None and is_complete:
+        torch, jax = (list(draws[backend].values()) for backend in ("torch", "jax"))
+        differences = initialisers.compare_initial_values(state.pairing.matching, torch, jax)
         state.pairing = replace(state.pairing, beside=tuple(differences))
 
 
-def _make_job(launcher: Launcher, backend: str, draws: Draws) -> Job:
-    paths = [launcher.scratch / f"initial{seed}-{backend}" for seed in initialisers.SEEDS]
-    calls = [
-        Call(_make_command(launcher.plan, backend, launcher.dataset, seed, path), lambda _, path=path: keep(path))
-        for seed, path in zip(initialisers.SEEDS, paths, strict=True)
-    ]
+def _make_job(launcher: Launcher, backend: str, drawn: dict[int, Arrays]) -> Job:
+    """Return the job that fills `drawn`. It may run again, if it failed beside others."""
 
-    def keep(path: Path) -> None:
-        draws[backend].append(tensors.load(path))
+    def keep(seed: int, path: Path, _: object) -> None:
+        drawn[seed] = tensors.load(path)
 
+    calls = list[Call]()
+    for seed in initialisers.SEEDS:
+        path = launcher.scratch / f"initial{seed}-{backend}"
+        command = _make_command(launcher.plan, backend, launcher.dataset, seed, path)
+        calls.append(Call(command, partial(keep, seed, path)))
     return Job("initial values", calls, spares=True)
 
 

@@ -115,9 +115,9 @@ def run_jobs(
     `launcher.working`, too. While something `is_judging`, that may free the disk and add jobs.
 
     A job that must be alone comes first if no other has begun, and else waits for a pause. Meanwhile the children of
-    other jobs import, and wait. It waits for their imports too, unless it works on a GPU and each has a core. Children
-    that are wanted later start when no such job is left. There is one child more than cores, so that no core waits
-    while a child waits for its next command. When a contender has no more jobs, the next child works for another one.
+    other jobs import, and wait. On a CPU, or with too few cores, a job that must be alone also waits for imports.
+    Children that are wanted later start when no such job is left. There is one child more than cores, so that no core
+    waits while a child waits for its next command. When a contender has no more jobs, the next child works for another.
 
     A job may fail because of its neighbours, and is then repeated:
     - Memory ran out: the job is repeated beside at most half as many children, in the end alone.

@@ -271,7 +271,8 @@ class Launcher:
         folder = kept if cache is None else self.scratch / cache
         own = added | variables.make_cache_environment(backend, folder, kept)
         own |= variables.make_temporary_environment(self.scratch)
-        if purpose != "usage" or self.plan.task != INFER:  # there a cold start is timed, as users have it
+        measures_cold_start = purpose == "usage" and self.plan.task == INFER
+        if not measures_cold_start:
             own |= variables.make_bytecode_environment(backend, kept)
         processes = knobs.count_processes(values["parallel"], self.plan.devices_here(values))
         if processes > 1 and devices != 1:

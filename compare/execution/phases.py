@@ -88,15 +88,15 @@ def run_agreement(plan: Plan, seeds: int, progress: Progress, signals: HeldSigna
         progress = partial(_name_contenders, launcher, progress)
         evidence = Evidence.begin(launcher, certificate_cases.make_adversarial_cases(launcher.plan))
         runs = trajectories.TrainingRuns.begin(launcher, state, seeds)
-        more, draws = trajectories.make_training_jobs(launcher, state, runs), initial_values.Draws(list)
+        extra_jobs, draws = trajectories.make_training_jobs(launcher, state, runs), initial_values.Draws()
         for name, drawing in initial_values.make_jobs(launcher, state, draws).items():
-            more[name] = [*more.get(name, ()), *drawing]
+            extra_jobs[name] = [*extra_jobs.get(name, ()), *drawing]
         later = partial(trajectories.make_twin_jobs, launcher, state, runs)
         record_certificates.record_and_judge(
-            launcher, state, evidence, partial(progress, "certify and train"), more, later
+            launcher, state, evidence, partial(progress, "certify and train"), extra_jobs, later
         )
         trajectories.judge(state, runs)
-        initial_values.judge(state, draws)
+        initial_values.add_differences(state, draws)
         signals.hold()
         record_certificates.certify_pruning(state)
         record_certificates.certify_settings(state)

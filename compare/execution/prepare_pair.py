@@ -20,8 +20,8 @@ from compare.base.task import INPUT, describe_losses
 from compare.base.trace import Layer, Trace
 from compare.data import dataset_file, datasets
 from compare.execution import certificate_cases
+from compare.execution.batch_trial import SMALLEST_BATCH
 from compare.execution.child import Child
-from compare.execution.initial_values import SMALLEST_BATCH
 from compare.execution.launcher import Launcher
 from compare.execution.run_state import ContenderRun
 from compare.settings import contenders, splitting

@@ -167,7 +167,8 @@ def _make_jobs(
                 disk_space=partial(evidence.record_bytes, precision),
                 memory=_estimate_memory(launcher, run, precision),
             )
-            for precision in reversed(evidence.precisions)  # a child that has trained has its program
+            # The timed precision comes first: a child that has trained has compiled its program.
+            for precision in sorted(evidence.precisions, key=lambda precision: precision != evidence.precision)
         ]
         # The longest jobs come first: the noise as a whole, but no part of it takes as long as compiling.
         compilations = _make_compilations(launcher, run, evidence, case, dataset)

@@ -27,7 +27,7 @@ _FIRST = {"cpu": (_BASES,), "cuda": (("compiled",), (tunings.STOCK,))}
 _CAPTURE, _FLAGS = "graph-capture", "compiler-flags"
 _SAVES_MEMORY = "rematerialisation"
 _STEPS = {"cpu": (4, 8, 24), "cuda": (8, 24, 4)}
-"""The values of `steps-per-dispatch` that are tried, by device. The race begins with the first."""
+"""The values of `steps-per-dispatch` that are tried, by device. On a GPU the race begins with the first."""
 _LATER = {"cuda": {"compile", _FLAGS}, "cpu": {"compile", _FLAGS, "steps-per-dispatch"}}
 """Knobs that the race does not begin with, by device. On a CPU, XLA runs loops over steps slowly."""
 
@@ -57,8 +57,12 @@ class Track:
             return None
 
     def list_starts(self, attempt: int = 0) -> list[str]:
-        """Return the tunings that begin the race: each base alone and with every other knob. Empty if none is left."""
-        bases = next(iter(_FIRST[self.device][attempt:]), ())
+        """Return the tunings that begin the race: each base alone and with every other knob. Empty if none is left.
+
+        `attempt` counts the starts of which nothing trained.
+        """
+        attempts = _FIRST[self.device]
+        bases = attempts[attempt] if attempt < len(attempts) else ()
         starts: list[str] = list(bases)
         for base in bases:
             more = [name for name in self.list_neighbours(base) if self._adds_knobs(base, name)]
