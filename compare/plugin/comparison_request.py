@@ -75,7 +75,7 @@ def merge(*layers: Mapping[str, Any]) -> ComparisonRequest:
     settings = {name: value for layer in layers for name, value in layer.items() if value is not None}
     allowed = SETTINGS
     if unknown := sorted(settings.keys() - allowed):
-        from compare.base.errors import suggest  # loading the plugin takes no time
+        from compare.base.errors import suggest  # difflib would slow every start of pytest
 
         question = suggest(unknown[0], allowed)
         raise TypeError(f"samestep has no setting {unknown[0]!r}; {question}allowed: {', '.join(allowed)}")

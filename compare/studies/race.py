@@ -59,7 +59,7 @@ class Track:
     def list_starts(self, attempt: int = 0) -> list[str]:
         """Return the tunings that begin the race: each base alone and with every other knob. Empty if none is left.
 
-        `attempt` counts the starts of which nothing trained.
+        `attempt` is the number of earlier starts that trained nothing.
         """
         attempts = _FIRST[self.device]
         bases = attempts[attempt] if attempt < len(attempts) else ()

@@ -292,17 +292,17 @@ def _run_stub(folder: Path, argv: list[str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:os.fork")  # of JAX, which another test of this process may have imported
-def test_a_campaign_that_is_killed_ten_times_runs_every_cell_once(program: Program) -> None:
+def test_a_campaign_that_is_killed_twenty_times_runs_every_cell_once(program: Program) -> None:
     (program.folder / "c.toml").write_text(TWELVE)
     argv = ["samestep", "campaign", "c.toml", "--store", "store", "--out", "out"]
     context, moments = multiprocessing.get_context("fork"), random.Random(7)
     finished, starts = list[str](), program.folder / "starts"
     starts.write_text("")
-    for kill in range(11):
+    for kill in range(21):
         before = len(starts.read_text().splitlines())
         process = context.Process(target=_run_stub, args=(program.folder, argv))
         process.start()
-        if kill < 10:
+        if kill < 20:
             process.join(moments.uniform(0.0, 0.6))
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, signal.SIGKILL)
