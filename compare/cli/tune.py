@@ -54,7 +54,7 @@ def tune(
     ] = tuning.TIME,
     screen: Annotated[
         bool,
-        typer.Option("--screen", help="Time two heats, and claim nothing.", rich_help_panel=HOW),
+        typer.Option("--screen", help="Time two sweeps, and claim nothing.", rich_help_panel=HOW),
     ] = False,
 ) -> None:
     """Search the fastest knobs of each backend here, for a workload or your own pair.
@@ -72,8 +72,8 @@ def tune(
     folder = plan.make_default_out() if settings.out is None else Path(settings.out)
     output.make_folder(folder)
     limits = Limits(budget, None if memory is None else round(memory * _MEBIBYTE), objective, screen)
-    search = Search(settings, limits, CellStore(settings.store), ["samestep", *sys.argv[1:]], folder, _report_heat)
-    with execute.report_pause("heats"):
+    search = Search(settings, limits, CellStore(settings.store), ["samestep", *sys.argv[1:]], folder, _report_sweep)
+    with execute.report_pause("sweeps"):
         found = search.run()
     path = tuning.write(found, folder)
     picture = tune_picture.make_picture(found)
@@ -87,7 +87,7 @@ def tune(
     raise typer.Exit(0 if screen or found.winner else exit_codes.CLAIM_FAILED)
 
 
-def _report_heat(text: str) -> None:
+def _report_sweep(text: str) -> None:
     typer.echo(f"samestep: {text}", err=True)
 
 

@@ -42,7 +42,7 @@ def report_interruption(part: str = "", until: str = "there was anything to keep
 
 @contextmanager
 def report_pause(what: str) -> Generator[None]:
-    """Report an interruption of a study, which keeps `what` it has finished, such as heats."""
+    """Report an interruption of a study, which keeps `what` it has finished, such as sweeps."""
     try:
         yield
     except ENDING as interruption:

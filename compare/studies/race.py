@@ -1,6 +1,6 @@
 """Race the tunings of one backend: which to try next, and which one leads. Pure: a caller times them.
 
-The search climbs. A heat times the leader beside every tuning that differs from it in one knob. The next heat times the
+The search climbs. A sweep times the leader beside every tuning that differs from it in one knob. The next sweep times the
 fastest of these, and the tuning with all knobs that helped. The fastest of both leads from then on. The race ends when
 no neighbour of the leader is faster by the margin, or when the time is over.
 """
@@ -137,7 +137,7 @@ class Race:
 
     Attributes:
         track: where it is run.
-        leader: the tuning that leads, or None before the first heat.
+        leader: the tuning that leads, or None before the first sweep.
         times: the step time of each tuning that was timed, relative to the first one.
         ended: why the race is over, or None.
     """
@@ -150,7 +150,7 @@ class Race:
     _tried: set[str] = field(default_factory=set[str])
     _promising: list[str] = field(default_factory=list[str])
 
-    def plan_heat(self) -> list[str]:
+    def plan_sweep(self) -> list[str]:
         """Return the tunings to time next, the leader first. An empty list ends the race."""
         if self.ended:
             return []
@@ -166,9 +166,9 @@ class Race:
             return []
         return [self.leader, *neighbours]
 
-    def note(self, heat: Sequence[str], ratios: Mapping[str, float]) -> None:
-        """Take the outcome of a heat: each tuning's step time over the first one's. Failed tunings are missing."""
-        self._tried.update(heat)
+    def note(self, sweep: Sequence[str], ratios: Mapping[str, float]) -> None:
+        """Take the outcome of a sweep: each tuning's step time over the first one's. Failed tunings are missing."""
+        self._tried.update(sweep)
         pace = self.times.get(self.leader or "", 1.0)
         self.times |= {name: pace * ratio for name, ratio in ratios.items()}
         if self.leader is None:

@@ -1,6 +1,6 @@
 """Search the fastest knobs of each backend for a workload or a user's pair on this device.
 
-Every heat of a race is one comparison with fresh processes, kept programs and few rounds (`compare.studies.race`). It
+Every sweep of a race is one comparison with fresh processes, kept programs and few rounds (`compare.studies.race`). It
 claims nothing, because it has no certificate. The winners are then certified with exactly their knobs, and timed beside
 the default tuning. The first candidate that agrees is named. A faster one that does not agree is listed as such.
 """
@@ -29,7 +29,7 @@ TIME, ENERGY = OBJECTIVES = ("time", "energy")
 MOST_SECONDS = 600.0
 
 _SHORT_ROUNDS, _CERTIFIED_ROUNDS = 2, early_stopping.LEAST_ROUNDS
-_SCREENED_HEATS = 2
+_SCREENED_SWEEPS = 2
 _MEMORY = "memory"
 _LONG_SEARCH_SECONDS = 1200.0  # from this budget on, knobs that compile for minutes are tried
 _CANDIDATES = 3
@@ -96,9 +96,9 @@ class Search:
     Attributes:
         settings: the settings of every comparison; its contenders are the backends.
         limits: what bounds the search.
-        store: where heats are kept.
+        store: where sweeps are kept.
         command: the command line that results name.
-        on_heat: is told what comes next, in words.
+        on_sweep: is told what comes next, in words.
     """
 
     settings: Settings
@@ -106,7 +106,7 @@ class Search:
     store: CellStore
     command: Sequence[str]
     folder: Path
-    on_heat: Callable[[str], None] = lambda _: None
+    on_sweep: Callable[[str], None] = lambda _: None
     _trials: dict[str, Trial] = field(default_factory=dict[str, Trial])
     _figures: dict[str, float] = field(default_factory=dict[str, float])
     _count: int = 0
@@ -116,7 +116,7 @@ class Search:
 
         Raises:
             Refused: the comparison cannot be done, or nothing of a backend trained.
-            KeyboardInterrupt, SystemExit: an interruption. Finished heats are kept, and the same command goes on.
+            KeyboardInterrupt, SystemExit: an interruption. Finished sweeps are kept, and the same command goes on.
         """
         start = monotonic()
         place = plan.find_place(self.settings)
@@ -163,22 +163,22 @@ class Search:
 
     def _race(self, track: Track, end: float) -> Race:
         race, durations = Race(track), [0.0]
-        while heat := race.plan_heat():
+        while sweep := race.plan_sweep():
             begin = monotonic()
-            # The winner's certificate takes about as long as a heat.
+            # The winner's certificate takes about as long as a sweep.
             if race.leader is not None and begin + 2 * max(durations) > end:
-                race.ended = f"another heat and a certificate would exceed the budget of {self.limits.seconds:g} s"
+                race.ended = f"another sweep and a certificate would exceed the budget of {self.limits.seconds:g} s"
                 break
-            self.on_heat(f"{track.backend}: {len(heat)} tunings, the leader is {race.leader or 'not known yet'}")
-            race.note(heat, self._time(track.backend, heat))
+            self.on_sweep(f"{track.backend}: {len(sweep)} tunings, the leader is {race.leader or 'not known yet'}")
+            race.note(sweep, self._time(track.backend, sweep))
             durations.append(monotonic() - begin)
-            if self.limits.is_screen and len(durations) > _SCREENED_HEATS:
-                race.ended = f"{_SCREENED_HEATS} heats were timed"
+            if self.limits.is_screen and len(durations) > _SCREENED_SWEEPS:
+                race.ended = f"{_SCREENED_SWEEPS} sweeps were timed"
         return race
 
-    def _time(self, backend: str, heat: Sequence[str]) -> dict[str, float]:
-        """Return the ratio of each tuning of a heat to the first one. If that failed, its last figure counts."""
-        names = [f"{backend}:{tuning}" for tuning in heat]
+    def _time(self, backend: str, sweep: Sequence[str]) -> dict[str, float]:
+        """Return the ratio of each tuning of a sweep to the first one. If that failed, its last figure counts."""
+        names = [f"{backend}:{tuning}" for tuning in sweep]
         result = self._compare(names, rounds=_SHORT_ROUNDS, agreement=False)
         ran = result.contenders if result else ()
         judged = [self._judge(contender) for contender in ran]
@@ -188,7 +188,7 @@ class Search:
         ratios = {name: figure / first for name, figure in figures.items()}
         for name, contender, (_, status, reason) in zip(names, ran, judged, strict=False):
             self._note(contender, status, reason, ratios.get(name), None)
-        return {tuning: ratios[name] for tuning, name in zip(heat, names, strict=True) if name in ratios}
+        return {tuning: ratios[name] for tuning, name in zip(sweep, names, strict=True) if name in ratios}
 
     def _judge(self, contender: Contender) -> tuple[float | None, str, str | None]:
         """Return the figure of the objective, or the status and reason of a failure."""
@@ -214,7 +214,7 @@ class Search:
         track = race.track
         default = contenders.make_default_tuning(track.backend)
         for name in race.list_fastest()[:_CANDIDATES]:
-            self.on_heat(f"{track.backend}: certify {name}")
+            self.on_sweep(f"{track.backend}: certify {name}")
             is_default = track.resolve(name) == track.resolve(default)
             baseline = tunings.STOCK if is_default else default
             pair = [f"{track.backend}:{baseline}", f"{track.backend}:{name}"]
@@ -244,10 +244,10 @@ class Search:
             measures_memory=agreement or self.limits.memory_bytes is not None,
             cold_compile=False,
             epochs=None if self.settings.task == INFER else 1,
-            out=self.folder / f"heat-{self._count}",
+            out=self.folder / f"sweep-{self._count}",
         )
         cell = Cell(" ".join(names), settings)
-        state = study.run_alone(cell, self.store, self.command, f"heat {self._count}: ")
+        state = study.run_alone(cell, self.store, self.command, f"sweep {self._count}: ")
         if state.status == REFUSED:
             raise Refused(state.reason or "the comparison is refused")
         return state.result

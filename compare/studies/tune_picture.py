@@ -18,8 +18,8 @@ def make_picture(tuning: Tuning) -> Picture | Absent:
     if not bars:
         return Absent("no candidate was timed")
     caption = (
-        "Time of each candidate in its last heat: shorter is faster. Heats are timed one after the other, so bars of "
-        "different heats are a guide. A hatched bar did not agree."
+        "Time of each candidate in its last sweep: shorter is faster. Sweeps are timed one after the other, so bars of "
+        "different sweeps are a guide. A hatched bar did not agree."
     )
     setting = f"{tuning.workload}, {tuning.precision}, {tuning.device}; n = {len(tuning.trials)} candidates."
     return Picture("tune", f"Search for the fastest knobs of {tuning.workload}", caption, setting, lambda: _draw(bars))

@@ -19,12 +19,12 @@ def run(track: Track, cost: Cost, most: int = 20) -> Race:
     """Race with the step times that `cost` gives for the knobs. An infinite time is a failure."""
     race = Race(track)
     for _ in range(most):
-        heat = race.plan_heat()
-        if not heat:
+        sweep = race.plan_sweep()
+        if not sweep:
             return race
-        seconds = {tuning: cost(track.resolve(tuning) or {}) for tuning in heat}
+        seconds = {tuning: cost(track.resolve(tuning) or {}) for tuning in sweep}
         first = next((time for time in seconds.values() if math.isfinite(time)), 1.0)
-        race.note(heat, {tuning: time / first for tuning, time in seconds.items() if math.isfinite(time)})
+        race.note(sweep, {tuning: time / first for tuning, time in seconds.items() if math.isfinite(time)})
     raise AssertionError("the race does not end")
 
 

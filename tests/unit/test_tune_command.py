@@ -74,8 +74,8 @@ def test_it_finds_certifies_and_keeps_the_fastest_knobs(program: Program, monkey
     by_name = {trial["contender"]: trial for trial in found["trials"]}
     assert by_name[winner]["agreement"] is True
     drawn = (program.folder / "out" / "tune.svg").read_text()
-    heats = [json.loads(path.read_text()) for path in (program.folder / "out").glob("heat-*/result.json")]
-    measured = {all(contender["memory"] for contender in heat["contenders"]): heat["agreement"] for heat in heats}
+    sweeps = [json.loads(path.read_text()) for path in (program.folder / "out").glob("sweep-*/result.json")]
+    measured = {all(contender["memory"] for contender in sweep["contenders"]): sweep["agreement"] for sweep in sweeps}
     assert measured[True]["status"] == "pass"
     assert measured[False]["status"] == "skipped"
     assert "winner, certified" in drawn
