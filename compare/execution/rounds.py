@@ -72,7 +72,7 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
             for number in range(plan.rounds):
                 progress(f"timed rounds of {run.contender.name}", number, plan.rounds)
                 if run.status == "ok":
-                    timed_round.time_round(launcher, [run], state.rounds[number])
+                    timed_round.time_round(launcher, [run], state.rounds[number], telemetry=state.telemetry)
         return
     patience = Patience(launcher, lambda text: progress(text, len(state.rounds), plan.rounds))
     while needs_round(state):
@@ -90,11 +90,11 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
         state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
         together = order_contenders(state.alive, number // count_parts(plan.devices, plan.rotation))
         if state.design == "alternating" and not timed_round.time_round(
-            launcher, together, state.rounds[number], say=say
+            launcher, together, state.rounds[number], say=say, telemetry=state.telemetry
         ):
             state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_LARGE}"
         if state.design == "turns":
-            _take_turns(launcher, together, state.rounds[number], say)
+            _take_turns(launcher, state, together, say)
         launcher.working = ()
 
 
@@ -222,13 +222,13 @@ def _estimate_ratios(void: Collection[int], samples: Sequence[Sequence[list[floa
     return [statistics.estimate_paired_ratio(times[0], contender, confidence) for contender in times[1:]]
 
 
-def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round, say: timed_round.Say) -> None:
-    """Time one round of these contenders, one after the other.
+def _take_turns(launcher: Launcher, state: RunState, runs: Sequence[ContenderRun], say: timed_round.Say) -> None:
+    """Time the last round of these contenders, one after the other.
 
     On a GPU their processes start side by side, because an import takes none of its memory. On several machines each
     starts when its turn comes (`compare.execution.launcher.Launcher.children`).
     """
-    waiting, plan = dict[str, Child](), launcher.plan
+    waiting, plan, number = dict[str, Child](), launcher.plan, state.rounds[-1]
     try:
         if BESIDE_OTHERS[plan.device] and plan.cluster.count == 1:
             for run in runs:
@@ -237,7 +237,7 @@ def _take_turns(launcher: Launcher, runs: Sequence[ContenderRun], number: Round,
                 attempt(run, lambda run=run: waiting[run.contender.name].greet())
         for run in runs:
             if run.status == "ok":
-                timed_round.time_round(launcher, [run], number, waiting, say)
+                timed_round.time_round(launcher, [run], number, waiting, say, state.telemetry)
             waiting.pop(run.contender.name, None)
     finally:
         for child in waiting.values():

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, cast
 
-from compare.machine.nvml import Device
+from compare.machine.nvml import POWER_CAP, Device
 
 INTERVAL_SECONDS = 0.1
 SLOWEST_SECONDS = 0.2
@@ -70,6 +70,11 @@ class Telemetry:
     def listed(self) -> bool:
         """Whether NVML ever listed a process of this run. If it hides ours, it also hides others."""
         return any(sample.own for sample in self.samples)
+
+    def is_power_capped(self, since: float) -> bool:
+        """Tell whether the power limit lowered the clocks of a GPU since that second of the run."""
+        recent = (sample for each in self.each for sample in each.samples if sample.seconds >= since)
+        return any((sample.clock_reasons or 0) & POWER_CAP for sample in recent)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON types, with the samples as one series for each figure."""

@@ -12,6 +12,7 @@ from compare.execution.child import Child, close_all
 from compare.execution.launcher import BESIDE_OTHERS, Launcher
 from compare.execution.round_validity import Round, Window
 from compare.execution.run_state import ContenderRun
+from compare.execution.telemetry import Telemetry
 from compare.execution.timed_block import (
     BLOCK_SECONDS,
     PALINDROMES,
@@ -27,6 +28,12 @@ from compare.settings.block_order import make_palindrome
 _ALIKE = 1.5
 """The factor up to which the lengths of two contenders' blocks are made equal."""
 
+CAPPED_LEAD_SECONDS = 3.0
+"""How long contenders alternate before the first timed block on a GPU at its power limit.
+
+After a pause, the limit swings a GPU's clocks by 5 % in waves of a second, which fade under load (seen on an H200).
+"""
+
 _NO_CHILDREN: Mapping[str, Child] = MappingProxyType({})
 
 Say = Callable[[Sequence[str]], object]
@@ -39,6 +46,7 @@ def time_round(
     number: Round,
     waiting: Mapping[str, Child] = _NO_CHILDREN,
     say: Say = lambda _: None,
+    telemetry: Telemetry | None = None,
 ) -> bool:
     """Time one round of these contenders. Return False, and keep nothing, if they do not fit in memory together.
 
@@ -48,7 +56,9 @@ def time_round(
         number: the round. It gets the windows of its blocks, and the load that other programs made.
         waiting: children that were started before, by contender. A contender without one gets a new one.
         say: is told which contenders work.
+        telemetry: samples of the GPU, which show whether its power limit lowers its clocks.
     """
+    began = launcher.now()
     plan, names = launcher.plan, {run.contender.name for run in runs}
     before_round = [(run, run.reason, len(run.unsteady), len(run.cached_compile_seconds)) for run in runs]
 
@@ -69,6 +79,8 @@ def time_round(
         # On a GPU, the GPU's own telemetry decides which rounds are void.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         work = (RequestRound if plan.task == INFER else _Steps)(launcher, children, families)
+        if plan.task != INFER and telemetry is not None and telemetry.is_power_capped(began):
+            _lead_in(launcher, timed, children)
         programs, before = cpu.read_programs() if families else {}, cpu.read(pids)
         work.time(timed)
         after = cpu.read(pids)
@@ -196,6 +208,16 @@ def _warm_up(launcher: Launcher, child: Child, run: ContenderRun, *, loaded: boo
     if run.warm_up is not None:
         difference = reproducibility.describe_difference(times.first_losses, run.warm_up.first_losses, plan.precision)
         run.unproven = run.unproven or difference
+
+
+def _lead_in(launcher: Launcher, runs: Sequence[ContenderRun], children: Mapping[str, Child]) -> None:
+    """Train untimed blocks of all contenders in turn until the clocks of a GPU at its power limit are even."""
+    start = launcher.now()
+    while any(run.status == "ok" for run in runs) and launcher.now() - start < CAPPED_LEAD_SECONDS:
+        for index in make_palindrome(len(runs), 1):
+            run = runs[index]
+            assert run.steps_per_block is not None  # set by _warm_up
+            attempt(run, partial(children[run.contender.name].call, Block(run.steps_per_block)))
 
 
 class _Steps:

@@ -1,8 +1,8 @@
 """Race the tunings of one backend: which to try next, and which one leads. Pure: a caller times them.
 
-The search climbs. A sweep times the leader beside every tuning that differs from it in one knob. The next sweep times the
-fastest of these, and the tuning with all knobs that helped. The fastest of both leads from then on. The race ends when
-no neighbour of the leader is faster by the margin, or when the time is over.
+The search climbs. A sweep times the leader beside every tuning that differs from it in one knob. The next sweep times
+the fastest of these, and the tuning with all knobs that helped. The fastest of both leads from then on. The race ends
+when no neighbour of the leader is faster by the margin, or when the time is over.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

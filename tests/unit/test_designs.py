@@ -12,9 +12,19 @@ import pytest
 
 from compare.base.interface import Memory, Refused
 from compare.base.interruptions import HeldSignals
-from compare.execution import build_result, phases, ready_children, round_validity, rounds, timed_block, usage
+from compare.execution import (
+    build_result,
+    phases,
+    ready_children,
+    round_validity,
+    rounds,
+    timed_block,
+    timed_round,
+    usage,
+)
 from compare.execution.launcher import Launcher, Progress
 from compare.execution.run_state import RunState
+from compare.execution.telemetry import Telemetry
 from compare.execution.timed_block import Busy
 from compare.machine import cpu, memory
 from compare.reproduce import recompute
@@ -57,6 +67,26 @@ def test_alternating_blocks_of_a_round_interleave(tmp_path: Path, monkeypatch: p
         a, b = windows(result, number) if number == 0 else windows(result, number)[::-1]
         assert a[0][1] <= b[0][0] <= b[1][1] <= a[1][0], "A B B A, then B A A B"
         assert sorted([*a, *b]) == sorted([*a, *b], key=lambda window: window[1]), "one at a time"
+
+
+@pytest.mark.parametrize(("is_capped", "lead"), [(True, 0.5), (False, 30.0)])
+def test_at_the_power_limit_contenders_alternate_before_blocks_are_timed(
+    is_capped: bool, lead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Telemetry, "is_power_capped", lambda _self, _since: is_capped)
+    monkeypatch.setattr(timed_round, "CAPPED_LEAD_SECONDS", lead)
+    started: list[float] = []
+    time_round = timed_round.time_round
+
+    def watch(launcher: Launcher, *arguments: Any, **options: Any) -> bool:
+        started.append(launcher.now())
+        return time_round(launcher, *arguments, **options)
+
+    monkeypatch.setattr(timed_round, "time_round", watch)
+    result = run(tmp_path, monkeypatch, rounds=3)
+    waits = [min(map(min, windows(result, number)))[0] - start for number, start in enumerate(started)]
+    assert (min(waits) >= lead) == is_capped, waits
+    assert result["comparisons"][0]["verdict"] == "EQUIVALENT"
 
 
 def test_turns_take_every_other_contender_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,6 +282,14 @@ def test_a_power_cap_or_an_idle_clock_voids_nothing():
     assert scripted_voids({"clock_reasons": 0x4 | 0x1}, 0.0, 5.0) == {}
 
 
+def test_a_power_cap_is_seen_from_when_one_asks():
+    samples = [Sample(float(tick), clock_reasons=0x4 if tick == 2 else 0x1) for tick in range(5)]
+    assert Telemetry(samples).is_power_capped(2.0)
+    assert not Telemetry(samples).is_power_capped(2.5)
+    assert Telemetry(others=[Telemetry(samples)]).is_power_capped(0.0), "any GPU of the run counts"
+    assert not Telemetry([Sample(3.0)]).is_power_capped(0.0), "NVML may not know"
+
+
 def test_a_foreign_process_voids_the_rounds_that_it_touches():
     assert scripted_voids({"foreign": (4711, 12)}, 2.3, 2.3) == {2: "foreign process 12, 4711 on the GPU"}
     assert scripted_voids({"foreign": (4711,)}, 2.85, 3.15) == {}, "it was gone before the next block began"
