@@ -1,7 +1,6 @@
 """`samestep diff`."""
 
 import json
-import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import typer
 from rich.console import Console
 
 from compare.base.interface import Refused
-from compare.base.untrusted import SHORT
 from compare.cli import exit_codes
 from compare.cli.command_line import takes_options, to_path
 from compare.execution import execute
@@ -20,7 +18,8 @@ from compare.reproduce import regression, stored_result
 from compare.reproduce import regression_report as report
 from compare.results.model import Result
 from compare.settings import contenders, plan
-from compare.settings.options import Settings
+from compare.settings.kinds import Fraction
+from compare.settings.options import SETTINGS, Settings
 
 
 @takes_options("diff")
@@ -47,9 +46,6 @@ def diff(
             help="Instead of two results: time your own model as it is and as this revision of git has it.",
         ),
     ] = None,
-    fail_above: Annotated[
-        str, typer.Option(metavar="3%|0.03", help="Fail above this slowdown, or this growth of memory.")
-    ] = "3%",
     anyway: Annotated[
         bool, typer.Option("--anyway", help="Compare even another workload, precision, batch or device.")
     ] = False,
@@ -59,7 +55,10 @@ def diff(
     It compares times and memory. As a regression gate it ends with exit code 1 if something did. With --against both
     revisions are timed in the same rounds on this machine, so the comparison holds on a shared machine.
     """
-    threshold = parse_fraction(fail_above)
+    option = SETTINGS["fail_above"]
+    fail_above = changes.pop("fail_above", option.default_in("diff"))
+    option.check(fail_above)
+    threshold = Fraction().read(fail_above)
     if against is not None:
         if old is not None:
             raise Refused(f"--against {against} and {old}: allowed: two results, or --against with your own model")
@@ -93,7 +92,7 @@ def _diff_revisions(
     revision: str, changes: dict[str, Any], threshold: float, as_json: bool, undecided: str
 ) -> NoReturn:
     """Time a user's own model at a revision and as it is, and end with the exit code of the gate."""
-    values: dict[str, Any] = {"energy": False, **changes}
+    values: dict[str, Any] = {"energy": False, "fail_above": threshold, **changes}
     settings = Settings(**values)
     sides = contenders.list_sides(plan.find_workload(settings.workload))
     if len(sides) != 1:
@@ -120,19 +119,6 @@ def _judge_revisions(result: Result, threshold: float) -> str:
     (comparison,) = result.comparisons
     ratio = comparison.claimed_ratio
     return regression.INCONCLUSIVE if ratio is None else regression.judge_ratio(ratio, threshold)
-
-
-def parse_fraction(text: str) -> float:
-    """Return the threshold that a user writes: `3%` and `0.03` are the same.
-
-    Raises:
-        Refused: for what is neither, and for a number of 1 or more without a percent sign, which is hardly meant.
-    """
-    match = re.fullmatch(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?|\.[0-9]{1,9}) ?(?P<percent>%?)", text.strip())
-    value = float(match["number"]) / (100 if match["percent"] else 1) if match else 0.0
-    if match is None or (value >= 1 and not match["percent"]):
-        raise Refused(f"--fail-above {SHORT.repr(text)} is not allowed; allowed: 3%, or a part below 1, as 0.03")
-    return value
 
 
 def _to_json(

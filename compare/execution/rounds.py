@@ -126,7 +126,7 @@ def _list_coming_rounds(launcher: Launcher, state: RunState) -> list[int]:
     """Return the numbers of the first GPUs of the coming rounds whose children can start ahead, in order."""
     plan, number = launcher.plan, len(state.rounds)
     processes = sum(max(1, launcher.devices_here(run)) for run in state.alive)
-    stops = sorted({plan.rounds, *(look for look in early_stopping.LOOKS if plan.stops_early and look > number)})
+    stops = sorted({plan.rounds, *(look for look in plan.looks or () if look > number)})
     if not number and len(stops) > 1 and ready_children.have_cores(processes * stops[1]):
         del stops[0]
     numbers = range(number, max(number + 1, stops[0]))
@@ -167,30 +167,34 @@ def needs_round(state: RunState) -> bool:
 
     A void round is timed again, up to as many times as there are rounds in the plan. The void rules do not look at
     times, so this favours no contender. Rounds that rotate over several GPUs are not repeated, because each GPU must
-    have its share. A plan that stops early needs no round after a look at which every verdict is certain, and none
-    after many void rounds in a row.
+    have its share. A plan with looks needs no round after a look at which it stops, and none after many void rounds
+    in a row.
     """
     plan = state.plan
-    if plan.stops_early and count_last_void(state) >= MOST_VOID_IN_A_ROW:
+    if plan.looks and count_last_void(state) >= MOST_VOID_IN_A_ROW:
         return False
     void = state.find_void_rounds()
     valid = len(state.rounds) - len(void)
     most = 2 * plan.rounds if plan.rotation == 1 else plan.rounds
     if valid >= plan.rounds or len(state.rounds) >= most:
         return False
-    return not (
-        plan.stops_early and valid in early_stopping.LOOKS and early_stopping.is_final(valid, _judge(state, void))
-    )
+    if not plan.looks or valid not in plan.looks:
+        return True
+    ratios = _list_ratios(state, void, early_stopping.compute_confidence(valid, plan.looks))
+    verdicts = [statistics.judge_ratio(ratio, plan.margin) for ratio in ratios]
+    return early_stopping.explain_stop(valid, ratios, verdicts, plan.looks, plan.fail_above) is None
 
 
-def _judge(state: RunState, void: Collection[int]) -> list[str]:
-    """Return the verdict of every contender that is alive with the baseline, if that is."""
+def _list_ratios(state: RunState, void: Collection[int], confidence: float) -> list[Ratio]:
+    """Return the ratio of every contender that is alive to the baseline, if that is, by batch size."""
     if state.baseline.status != "ok":
         return []
     runs = [state.baseline, *(run for run in state.others if run.status == "ok")]
     samples = [[run.requests[size].samples for run in runs] for size in state.plan.batch_sizes or ()]
     return [
-        verdict for each in samples or [[run.samples for run in runs]] for verdict in _judge_samples(state, void, each)
+        ratio
+        for each in samples or [[run.samples for run in runs]]
+        for ratio in _estimate_ratios(void, each, confidence)
     ]
 
 
@@ -201,7 +205,8 @@ def _describe_ratios(state: RunState) -> str:
     if len(state.rounds) - len(void) < early_stopping.LEAST_ROUNDS or state.baseline.status != "ok" or not others:
         return ""
     valid = len(state.rounds) - len(void)
-    confidence = early_stopping.compute_confidence(valid) if state.plan.stops_early else state.plan.confidence
+    looks = state.plan.looks
+    confidence = early_stopping.compute_confidence(valid, looks) if looks else state.plan.confidence
     first = (state.plan.batch_sizes or (None,))[0]
     runs = (state.baseline, *others)
     samples = [run.samples if first is None else run.requests[first].samples for run in runs]
@@ -211,13 +216,8 @@ def _describe_ratios(state: RunState) -> str:
     return f" ({', '.join(texts)} of {state.baseline.contender.name}{where})"
 
 
-def _judge_samples(state: RunState, void: Collection[int], samples: Sequence[Sequence[list[float]]]) -> list[str]:
-    """Return the verdicts of all but the first of these [contenders][rounds][blocks] against the first."""
-    confidence = early_stopping.compute_confidence(len(state.rounds) - len(void))
-    return [statistics.judge_ratio(ratio, state.plan.margin) for ratio in _estimate_ratios(void, samples, confidence)]
-
-
 def _estimate_ratios(void: Collection[int], samples: Sequence[Sequence[list[float]]], confidence: float) -> list[Ratio]:
+    """Return the ratios of all but the first of these [contenders][rounds][blocks] to the first."""
     times = [[median(blocks) for number, blocks in enumerate(rounds) if number not in void] for rounds in samples]
     return [statistics.estimate_paired_ratio(times[0], contender, confidence) for contender in times[1:]]
 

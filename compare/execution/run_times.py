@@ -43,6 +43,6 @@ def _list_facts(plan: Plan) -> dict[str, Any]:
         "spec": options.to_spec(plan),
         "contenders": [contender.name for contender in plan.contenders],
         "workload": descriptions.to_json(plan.workload),
-        "timed": [plan.rounds, plan.stops_early],
+        "timed": [plan.rounds, plan.looks is not None],
         "machine": [environment.read_cpu_model(), cpu.count_usable_cores(), *(gpu["name"] for gpu in gpus)],
     }

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compare.base import statistics
-from compare.base.early_stopping import LOOKS
+from compare.base.early_stopping import LOOKS, MOST_ROUNDS
 from compare.base.statistics import Ratio
 from compare.settings.block_order import make_palindrome, order_contenders
 
@@ -76,11 +76,19 @@ class EarlyStops:
         covered: [runs] whether the interval at the end contains the true ratio.
         false: [runs] whether the verdict is FASTER or SLOWER although the true ratio is 1.
         rounds: [runs] the rounds that each run took.
+        estimate: [runs] the estimate of the ratio at the end.
+        low: [runs] the lower end of its interval.
     """
 
     covered: NDArray[np.bool_]
     false: NDArray[np.bool_]
     rounds: NDArray[np.int64]
+    estimate: NDArray[np.float64]
+    low: NDArray[np.float64]
+
+    def find_failures(self, limit: float) -> NDArray[np.bool_]:
+        """Return [runs] whether a gate with this limit fails (`compare.reproduce.regression.judge_ratio`)."""
+        return (self.low > 1) & (self.estimate > 1 + limit)
 
 
 def stop_early(
@@ -89,14 +97,16 @@ def stop_early(
     *,
     drift: float = 0.0,
     looks: Mapping[int, float] = LOOKS,
+    limit: float | None = None,
 ) -> EarlyStops:
-    """Simulate 20,000 runs that stop at a look, and judge them by the rules of `statistics.verdict`.
+    """Simulate 20,000 runs that stop at a look, by the rules of `statistics.judge_ratio` and `early_stopping`.
 
     Args:
         ratio: the true ratio.
         spread: the standard deviation of a round's log-ratio.
         drift: how much the machine slows down during a round, relatively. It varies from round to round and grows.
         looks: the error of the look after so many rounds.
+        limit: the slowdown above which a run fails, as in `early_stopping.explain_stop`.
     """
     runs = _RUNS
     random = np.random.default_rng(round(1e6 * (ratio + spread + drift)))
@@ -109,17 +119,23 @@ def stop_early(
     a, b = (np.median(slower[..., None] * place[order == side], axis=-1) for side in (0, 1))
     rounds += b - a
     covered, false, taken = np.zeros(runs, bool), np.zeros(runs, bool), np.zeros(runs, np.int64)
-    running, limit = np.ones(runs, bool), math.log1p(_MARGIN)
+    estimate, lowest = np.ones(runs), np.ones(runs)
+    running, margin = np.ones(runs, bool), math.log1p(_MARGIN)
     for look, error in looks.items():
         seen = rounds[:, :look]
         middle = seen.mean(axis=1)
         half = statistics.compute_critical_value(1 - error, look - 1) * seen.std(axis=1, ddof=1) / math.sqrt(look)
         low, high = middle - half, middle + half
-        differs = ((high < 0) & (middle <= -limit)) | ((low > 0) & (middle >= limit))
-        equal = (low >= -limit) & (high <= limit)
-        stops = running & (differs | equal | (look == most))
+        differs = ((high < 0) & (middle <= -margin)) | ((low > 0) & (middle >= margin))
+        equal = (low >= -margin) & (high <= margin)
+        stops = differs | equal
+        if limit is not None:
+            is_clear = (low > math.log1p(limit)) | (high < math.log1p(limit)) | (middle < math.log1p(limit / 2))
+            stops = is_clear & (stops | (look >= MOST_ROUNDS))
+        stops = running & (stops | (look == most))
         covered[stops] = ((low <= math.log(ratio)) & (math.log(ratio) <= high))[stops]
         false[stops] = differs[stops] & (ratio == 1)
         taken[stops] = look
+        estimate[stops], lowest[stops] = np.exp(middle[stops]), np.exp(low[stops])
         running &= ~stops
-    return EarlyStops(covered, false, taken)
+    return EarlyStops(covered, false, taken, estimate, lowest)

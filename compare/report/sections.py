@@ -152,8 +152,10 @@ def _define_ratio(result: Result) -> Iterator[str]:
     level, count = format_percent(result.confidence, 6), result.spec.rounds - len(result.voided)
     if looks and count:
         plan = ", ".join(f"{format_percent(looks[look])} after {look} rounds" for look in sorted(looks))
+        limit = result.spec.fail_above
+        clear = f"the ratio is clear of the limit of {format_percent(limit)}" if limit is not None else ""
         yield (
-            f"{level} interval: timing may stop early, at a look where every verdict is certain. "
+            f"{level} interval: timing may stop early, at a look where {clear or 'every verdict is certain'}. "
             f"Each look has its own error ({plan}; together {format_percent(sum(looks.values()))}), so the interval "
             f"after {count_noun(count, 'round')} has {level} confidence"
         )

@@ -102,6 +102,7 @@ class Spec(JsonObject):
     pair: PairSpec | None = None
     unequal: tuple[str, ...] = ()
     void_limit: float | None = None
+    fail_above: float | None = None
 
     @property
     def is_comparison(self) -> bool:

@@ -11,7 +11,7 @@ from statistics import geometric_mean, median
 import numpy as np
 
 from compare.agreement.certificate import select_worst
-from compare.base import statistics
+from compare.base import early_stopping, statistics
 from compare.results.model import Agreement, Comparison, Contender, Latency, Result, Spec, StepTimes, Stopped
 
 LEAST_ROUNDS = 2
@@ -59,9 +59,8 @@ def complete_result(result: Result) -> Result:
     sizes = result.spec.batch_sizes or (None,)
     comparisons = [_compare(timed, rival, size) for rival in rivals for size in sizes]
     if result.spec.looks is not None:
-        is_certain = all(comparison.verdict != "INCONCLUSIVE" for comparison in comparisons)
         comparisons = [
-            replace(each, stopped=_explain_stop(result.spec, each.rounds, is_certain)) for each in comparisons
+            replace(each, stopped=_explain_stop(result.spec, each.rounds, comparisons)) for each in comparisons
         ]
     return replace(
         timed,
@@ -247,16 +246,13 @@ def _compare(result: Result, contender: Contender, batch_size: int | None) -> Co
     )
 
 
-def _explain_stop(spec: Spec, rounds: int, is_certain: bool) -> Stopped:
+def _explain_stop(spec: Spec, rounds: int, comparisons: Sequence[Comparison]) -> Stopped:
     """Return why a run that may stop early ended after so many valid rounds."""
-    looks = sorted(map(int, spec.looks or ()))
-    if rounds >= looks[-1]:
-        reason = f"the maximum of {looks[-1]} rounds was reached"
-    elif rounds in looks and is_certain:
-        reason = "every verdict was certain"
-    else:
-        reason = "it was interrupted or too many rounds were void"
-    return Stopped(rounds=rounds, reason=reason)
+    looks = {int(look): error for look, error in (spec.looks or {}).items()}
+    ratios = [each.ratio for each in comparisons if each.ratio]
+    verdicts = [each.verdict for each in comparisons]
+    reason = early_stopping.explain_stop(rounds, ratios, verdicts, looks, spec.fail_above)
+    return Stopped(rounds=rounds, reason=reason or "it was interrupted or too many rounds were void")
 
 
 def _explain_undecided(result: Result, rounds: int) -> str | None:

@@ -3,6 +3,8 @@
 pytest loads this file at every start, so all heavy imports wait until a value is checked.
 """
 
+import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -200,6 +202,42 @@ class Number(Kind):
         """The JSON schema of the value in a result file."""
         most = {"exclusiveMaximum" if self._below else "maximum": self._most}
         return {"type": "number", "exclusiveMinimum": 0, **most}
+
+
+class Fraction(Kind):
+    """A fraction, or a percentage: `3%` and `0.03` are the same."""
+
+    _WRITTEN = re.compile(r"(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?|\.[0-9]{1,9}) ?(?P<percent>%?)")
+
+    @property
+    def allowed(self) -> str:
+        """The values that are allowed, in words."""
+        return "3%, or a part below 1, as 0.03"
+
+    def is_right(self, value: object) -> bool:
+        """Return whether a value is a fraction. A text of 1 or more without a percent sign is hardly meant."""
+        if isinstance(value, str):
+            match = self._WRITTEN.fullmatch(value.strip())
+            return match is not None and (match["percent"] == "%" or float(match["number"]) < 1)
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+    def read(self, value: float | str) -> float:
+        """Return the number that an allowed value stands for."""
+        if isinstance(value, str):
+            text = value.strip()
+            return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+        return float(value)
+
+    def show(self, value: object) -> str:
+        """Return a value as a message shows it, shortened."""
+        from compare.base.untrusted import SHORT
+
+        return SHORT.repr(value)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of the value in a result file."""
+        return {"type": "number", "minimum": 0}
 
 
 class Choice(Kind):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from compare.settings.kinds import (
     Choice,
     Choices,
+    Fraction,
     Instance,
     Kind,
     Number,
@@ -328,6 +329,17 @@ class RunSettings:
         metavar="X",
         spec_key="margin",
     )
+    fail_above: float | str | None = _option(
+        None,
+        Fraction(),
+        "Fail above this slowdown, or this growth of memory.",
+        group=OUTPUT,
+        commands=(_DIFF,),
+        metavar="3%|0.03",
+        spec_key="fail_above",
+        schema={"type": ["number", "null"], "minimum": 0},
+        defaults={_DIFF: "3%"},
+    )
     design: str = _option(
         "alternating",
         Choice(lambda: list(DESIGNS)),
@@ -549,7 +561,7 @@ class Settings(RunSettings):
         helps={
             _REPRODUCE: "Rounds, instead of the stored number.",
         },
-        defaults={_SCALE: "10", EXPLAIN: "3", LADDER: "3"},
+        defaults={_SCALE: "10", EXPLAIN: "3", LADDER: "3", _DIFF: "3 to 20, until the gate is clear"},
     )
     parallel: str | None = _option(
         None,

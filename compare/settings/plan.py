@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.base import arguments, descriptions, installed, output, workloads
-from compare.base.early_stopping import MOST_ROUNDS
+from compare.base import arguments, descriptions, early_stopping, installed, output, workloads
 from compare.base.interface import INFER, Refused, RunSpec
 from compare.base.knobs import NOT_PARALLEL, Value
 from compare.base.precisions import PRECISIONS
@@ -19,6 +18,7 @@ from compare.data.datasets import Dataset
 from compare.settings import best, contenders, feasibility, revisions, splitting, tasks, tunings
 from compare.settings.block_order import list_gpus_of_round
 from compare.settings.contenders import Contender
+from compare.settings.kinds import Fraction
 from compare.settings.options import RunSettings, Settings
 from compare.settings.pair_spec import Request
 
@@ -38,7 +38,8 @@ class Plan(RunSettings):
         batch_size: images of a step, or of the largest request.
         batch_sizes: images of each kind of request, None for training.
         rounds: most rounds to time; 0 times nothing.
-        stops_early: whether rounds end as soon as every verdict is certain (`compare.base.early_stopping`).
+        fail_above: the slowdown above which a gate fails, 0.03 for 3 %.
+        looks: the error of each look at which timing may stop (`compare.base.early_stopping`), None without looks.
         out: folder for the result file.
         data: the folder that `dataset` was read from; None if it was not read from a folder of the user's.
         request: how a user's own pair is brought together.
@@ -53,7 +54,8 @@ class Plan(RunSettings):
     batch_sizes: tuple[int, ...] | None = None
     epochs: int
     rounds: int
-    stops_early: bool = False
+    fail_above: float | None = None
+    looks: Mapping[int, float] | None = None
     out: Path
     data: str | None = None
     dataset: Dataset
@@ -153,14 +155,19 @@ def make(
     shared["device"] = device
     shared["batch_sizes"] = batch_sizes
     shared["data"] = None if settings.data is None else str(settings.data)
+    if settings.fail_above is not None:
+        shared["fail_above"] = Fraction().read(settings.fail_above)
+    looks = None
+    if settings.timed and settings.rounds is None and settings.design != "sequential":
+        looks = early_stopping.LOOKS if settings.fail_above is None else early_stopping.GATE_LOOKS
     plan = Plan(
         **shared,
         contenders=tuple(contenders.parse(texts, least_contenders)),
         workload=workload,
         batch_size=place.batch_size,
         epochs=epochs,
-        rounds=(settings.rounds or MOST_ROUNDS) if settings.timed else 0,
-        stops_early=settings.timed and settings.rounds is None and settings.design != "sequential",
+        rounds=(settings.rounds or max(looks or early_stopping.LOOKS)) if settings.timed else 0,
+        looks=looks,
         out=make_default_out() if settings.out is None else Path(settings.out),
         dataset=dataset or datasets.make_empty("not yet"),
         request=settings.request or Request(),

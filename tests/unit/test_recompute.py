@@ -330,3 +330,17 @@ def test_an_interruption_at_a_look_is_no_certain_verdict(wobble: float, verdict:
     assert comparison.verdict == verdict
     assert comparison.stopped is not None
     assert comparison.stopped.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("slower", "reason"), [(1.0, "the ratio was clear of the limit of 3 %"), (1.02, "it was interr")]
+)
+def test_a_gate_that_ended_near_its_limit_was_interrupted(slower: float, reason: str) -> None:
+    spec = {"rounds": 10, "rounds_requested": 20, "looks": {"10": 0.035, "20": 0.015}, "fail_above": 0.03}
+    sides = [make_contender("torch"), make_contender("jax")]
+    for side, factor in zip(sides, (1, slower), strict=True):
+        step = side["step_seconds"]
+        step["samples"] = [[factor * (1 + 0.05 * (factor > 1) * (number % 2))] * 3 for number in range(10)]
+    (comparison,) = verdicts.complete_result(model.from_json(make_result(spec=spec, contenders=sides))).comparisons
+    assert comparison.stopped is not None
+    assert comparison.stopped.reason.startswith(reason)

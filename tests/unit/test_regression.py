@@ -9,7 +9,6 @@ from rich.console import Console
 
 from compare.base.interface import Refused
 from compare.base.statistics import Ratio
-from compare.cli.diff import parse_fraction
 from compare.reproduce import regression
 from compare.reproduce import regression_report as report
 from compare.reproduce.regression import (
@@ -20,6 +19,8 @@ from compare.reproduce.regression import (
     Change,
 )
 from compare.results import model, verdicts
+from compare.settings.kinds import Fraction
+from compare.settings.options import SETTINGS
 from tests.unit.result_factory import make_contender, make_result
 
 
@@ -258,7 +259,8 @@ def test_another_device_is_named_by_kind_and_by_name() -> None:
     ],
 )
 def test_a_threshold_is_a_percentage_or_a_fraction(text: str, value: float) -> None:
-    assert parse_fraction(text) == pytest.approx(value)
+    SETTINGS["fail_above"].check(text)
+    assert Fraction().read(text) == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_a_threshold_is_a_percentage_or_a_fraction(text: str, value: float) -> N
 )
 def test_what_is_no_threshold_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"allowed: 3%, or a part below 1, as 0\.03"):
-        parse_fraction(text)
+        SETTINGS["fail_above"].check(text)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from compare.base import workloads
+from compare.base import early_stopping, workloads
 from compare.base.interface import Refused
 from compare.data import pruning
 from compare.machine import environment
@@ -87,6 +87,15 @@ def test_an_interrupted_run_is_planned_with_rounds(tmp_path: Path, whole: int, p
     result = stored("fake", "other", spec={"rounds": whole, "rounds_requested": 6})
     assert typed(result).spec.is_comparison
     assert planned(result, tmp_path).rounds == planned_now
+
+
+def test_a_gate_may_stop_where_the_stored_one_could(tmp_path: Path) -> None:
+    looks = {"3": 0.004, "5": 0.011, "10": 0.02, "20": 0.015}
+    spec = {"rounds": 10, "rounds_requested": 20, "looks": looks, "fail_above": 0.05}
+    made = planned(stored("fake", "other", spec=spec), tmp_path)
+    assert (made.rounds, made.looks, made.fail_above) == (20, early_stopping.GATE_LOOKS, 0.05)
+    fixed = planned(stored("fake", "other", spec={**spec, "looks": None}), tmp_path)
+    assert (fixed.rounds, fixed.looks, fixed.fail_above) == (10, None, 0.05)
 
 
 def test_rounds_and_deadline_may_be_others(tmp_path: Path) -> None:

@@ -126,6 +126,8 @@ def test_a_run_that_may_stop_early_explains_the_confidence_of_its_interval() -> 
     assert "99.6 % interval: timing may stop early" in text
     assert "(0.4 % after 3 rounds, 1.1 % after 5 rounds, 3.5 % after 10 rounds; together 5 %)" in text
     assert "the interval after 3 rounds has 99.6 % confidence" in text
+    gate = " ".join(_rendered(spec={**spec, "fail_above": 0.03}).split())
+    assert "timing may stop early, at a look where the ratio is clear of the limit of 3 %" in gate
     assert "stop early" not in _rendered()
     voided = [{"round": number, "reason": "busy"} for number in (1, 2, 3)]
     assert "stop early" not in _rendered(spec=spec, voided=voided)  # no interval is left
