@@ -68,6 +68,7 @@ class Variable:
             stands for all axes.
         axes: the variable's own axes in neutral order. Empty: the kind of its module tells them.
         use: `scale` or `bias` of a variable of no known layer that multiplies or is added, else empty.
+        moment: a number that grows with the time of its first use in the pass, 0 if that is unknown.
     """
 
     own: str
@@ -77,6 +78,7 @@ class Variable:
     orders: tuple[tuple[int, ...], ...] = ()
     axes: tuple[int, ...] = ()
     use: str = ""
+    moment: int = 0
 
 
 @dataclass(frozen=True)

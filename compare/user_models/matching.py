@@ -169,7 +169,7 @@ def _match_by_order(
     """Match by execution order alone. Return pairs of layers and pairs of free parameters, None if that fails.
 
     A free parameter may belong to a block on one side and to a module of its own on the other. So free parameters are
-    matched apart from the layers, and one by one if they do not match as layers.
+    matched apart from the layers, and one by one in the order of their first use if they do not match as layers.
     """
     unmatched = (
         _unmatched(torch, set(fixed), set(names)),
@@ -188,7 +188,10 @@ def _match_by_order(
     free_pairs = match_in_order(*free_layers)
     if free_pairs is not None:
         return {**fixed, **pairs, **free_pairs}, {}
-    torch_free, jax_free = ([(layer, each) for layer in side for each in layer.variables] for side in free_layers)
+    torch_free, jax_free = (
+        sorted(((layer, each) for layer in side for each in layer.variables), key=lambda pair: pair[1].moment)
+        for side in free_layers
+    )
     torch_shapes, jax_shapes = (
         [(find_matching_shape(layer, each), each.is_parameter) for layer, each in side]
         for side in (torch_free, jax_free)

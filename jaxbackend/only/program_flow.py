@@ -63,6 +63,7 @@ class Flow:
         reductions: the neutral axes of each reduction inside a call: N for the batch, S for positions, C for channels.
         roots: the constant that is added before each square root inside a call, None where there is none.
         uses: `scale` or `bias` by the number of a parameter that multiplies or is added.
+        moments: the moment of the first use by the number of a parameter.
         factors: by the number of a parameter or buffer, the constant that multiplies it.
         looped: the numbers of calls within a loop of the program.
     """
@@ -78,6 +79,7 @@ class Flow:
     reductions: dict[int, list[frozenset[str]]] = field(default_factory=lambda: defaultdict(list))
     roots: dict[int, list[float | None]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[int, str] = field(default_factory=dict)
+    moments: dict[int, int] = field(default_factory=dict)
     factors: dict[int, float] = field(default_factory=dict)
     looped: set[int] = field(default_factory=set)
 
@@ -142,6 +144,9 @@ class _Walker:
             results = self.walk(inner, [replace(reach, elements=NOTHING) for reach in inputs])  # of another shape
             self._loops -= 1
             return results
+        for parameter in (reach.elements.parameter for reach in inputs):
+            if parameter is not None:
+                self.flow.moments.setdefault(parameter, self._moment)
         joined = _union(inputs)
         self._look_inside(joined.inside, equation)
         if (constant := _compute_constant(equation, inputs)) is not None:

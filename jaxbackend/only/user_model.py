@@ -25,8 +25,8 @@ DROPPED_PATHS = ("DropPath", "StochasticDepth")
 """Classes of stochastic depth as people write them; flax has none."""
 
 DRAWS = (
-    "the model draws random numbers in training, which two frameworks cannot share; allowed: flax's own Dropout, or "
-    "that rate 0, by an argument of the factory"
+    "the model draws random numbers in training, which two frameworks cannot share; allowed: flax's own Dropout, "
+    "rate 0 by an argument of the factory, or the numbers as an input of the model"
 )
 """The reason for refusing a model that draws random numbers."""
 

@@ -156,11 +156,11 @@ class _Pass:
         return [] if outside is None else [outside, *self._holders(outside)]
 
     def _complete(self, variable: Variable) -> Variable:
-        """Return a variable with its use and the orders of its axes."""
+        """Return a variable with its use, the moment of it and the orders of its axes."""
         number = self.numbers[variable.own]
         orders, use = self.flow.orders.get(number, {}), self.flow.uses.get(number, "")
         axes = tuple(orders.get(axis, ()) for axis in range(len(variable.shape))) if orders else ()
-        return replace(variable, orders=axes, use=use)
+        return replace(variable, orders=axes, use=use, moment=self.flow.moments.get(number, 0))
 
     @cached_property
     def _names(self) -> dict[int, str]:

@@ -247,7 +247,7 @@ RETURN = "return self.head(x.mean((2, 3)))"
             r"'attention' is a torch.nn.MultiheadAttention with add_bias_kv",
         ),
         (
-            ("return F.linear(x.mean((2, 3)), self.head.weight)",),
+            ("return x.mean((2, 3)) @ self.head.weight.T",),
             (),
             r"'head.weight' is used although 'head' is never called \(Linear\)",
         ),

@@ -247,3 +247,46 @@ def normalised(old: bool = False) -> nn.Module:
     """Return the model."""
     new = nn.utils.parametrizations.weight_norm
     return Normalised(nn.utils.weight_norm if old else new)
+
+
+class NormAndReLU(nn.GroupNorm):
+    """A group norm that ends with a ReLU, as timm has them."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return normalised images without negative values."""
+        return F.relu(super().forward(input))
+
+
+class Scale(nn.Module):
+    """Scales channels."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(width, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return scaled images."""
+        return x * self.gamma
+
+
+class Library(nn.Module):
+    """A norm with a ReLU, scales in modules of their own, and a layer that is never called, as in libraries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.scales = nn.Conv2d(3, 4, 3, 2, 1), NormAndReLU(2, 4), nn.ModuleList()
+        self.middle, self.last = nn.Conv2d(4, 6, 1), nn.Conv2d(6, 5, 1)
+        self.scales.extend(Scale(width) for width in (4, 6, 5))
+        self.out = nn.Linear(5, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        x = self.scales[0](self.norm(self.conv(x)))
+        x = self.scales[1](torch.tanh(self.middle(x)))
+        x = self.scales[2](torch.tanh(self.last(x)))
+        return F.linear(x.mean((2, 3)), self.out.weight, self.out.bias)
+
+
+def library() -> nn.Module:
+    """Return the model."""
+    return Library()

@@ -1,7 +1,7 @@
 """Which layers and functions each value of a user's torch model comes from, watched during one pass."""
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -20,7 +20,7 @@ from compare.base.trace import IMAGES, Layer, Layout, Variable, name_factor, num
 from torchbackend import roles
 from torchbackend.only import attention, function_names, recognition, weight_norm
 from torchbackend.only.exact_gradients import INEXACT
-from torchbackend.only.modules import is_channels_first, neutral_shape, tensors
+from torchbackend.only.modules import has_own_forward, is_channels_first, neutral_shape, tensors
 from torchbackend.only.order_tracker import OrderTracker
 from torchbackend.only.recognition import Doings, Operation
 
@@ -42,8 +42,17 @@ class _Origin:
 class CallWatcher(TorchFunctionMode):
     """Sees every function of torch that a model calls, and within `hooks` every module."""
 
-    def __init__(self, model: nn.Module, inputs: Sequence[torch.Tensor], reference: str, bindings: Bindings) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: Sequence[torch.Tensor],
+        reference: str,
+        bindings: Bindings,
+        uncalled: frozenset[str],
+    ) -> None:
+        """Start to watch. `uncalled` are the modules with variables that only functions outside of them use."""
         super().__init__()
+        self._uncalled = uncalled
         self._orders = OrderTracker(lambda tensor: self._owners.get(id(tensor), ("", ""))[1], bindings)
         self.layers: list[Layer] = []
         self._model, self._reference = model, reference
@@ -59,7 +68,7 @@ class CallWatcher(TorchFunctionMode):
             self._owners[id(tensor)] = path, variable.own
         self._doings: dict[int, Doings] = {}  # by the index of an open layer of no known kind
         self._dropped = set[int]()
-        self._seen, self._elsewhere = set[str](), set[str]()
+        self._seen, self._elsewhere = dict[str, int](), set[str]()  # names in the order of their first use
         self._tensors: list[torch.Tensor] = []  # the id of a deleted tensor could go to another one
         self._origins: dict[int, _Origin] = {}
         self._nodes: dict[Any, _Origin] = {}
@@ -77,6 +86,7 @@ class CallWatcher(TorchFunctionMode):
         )
 
     def _with_orders(self, variable: Variable) -> Variable:
+        variable = replace(variable, moment=self._seen.get(variable.own, 0))
         axes = self._orders.axes.get(variable.own, ())
         if variable.role == "free" and len(axes) == len(variable.shape) and not variable.axes:
             return replace(variable, shape=tuple(variable.shape[axis] for axis in axes), axes=axes)
@@ -106,25 +116,35 @@ class CallWatcher(TorchFunctionMode):
         """Return the layers that a tensor comes after and the functions between, in execution order."""
         return self._describe(self._find_origin(tensor))
 
-    def find_used(self) -> set[str]:
+    def find_used(self) -> Collection[str]:
         """Return the variables that some function has read.
 
         Raises:
             Refused: a function has read one, but its layer was never called.
         """
-        called = {layer.path for layer in self.layers}
+        named = {variable.own for layer in self.layers for variable in layer.variables}
         for path, name in self._owners.values():
-            if name in self._elsewhere and (path or roles.ROOT) not in called:
+            if path in self._uncalled and name in self._elsewhere and name not in named:
                 raise Refused(
                     f"{self._reference}: {name!r} is used although {path!r} is never called "
                     f"({type(self._model.get_submodule(path)).__name__}); allowed: layers that are called, "
                     "or a parameter that the module using it holds itself"
                 )
-        return self._seen
+        return self._seen.keys()
+
+    def find_uncalled(self) -> frozenset[str]:
+        """Return the modules that were never called, although functions have used their variables."""
+        called = {layer.path.partition("#")[0] for layer in self.layers}
+        paths = {path for path, name in self._owners.values() if name in self._elsewhere}
+        return frozenset(path for path in paths if (path or roles.ROOT) not in called)
 
     def notes(self) -> list[str]:
         """Return notes on variables that are used in two places, and on functions with an inexact gradient."""
-        twice = [f"{name} is also used outside its layer's own call" for name in sorted(self._elsewhere)]
+        twice = [
+            f"{name} is also used outside its layer's own call"
+            for path, name in sorted(self._owners.values())
+            if name in self._elsewhere and path not in self._uncalled
+        ]
         inexact = [
             f"torch's float64 gradient of {name} is inexact ({INEXACT[name]}): the certificate uses the exact one"
             for name in dict.fromkeys(self._functions)
@@ -151,14 +171,21 @@ class CallWatcher(TorchFunctionMode):
     def _recognise(
         self, name: str, args: Any, keywords: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
     ) -> None:
-        """Note what the innermost module does itself, if it is a layer of no known kind."""
+        """Note a function that is a layer, and what an innermost module of no known kind does."""
+        places = [self._owners.get(id(tensor), ("", ""))[0] for tensor in inputs]
+        for place in self._uncalled & set(places):
+            operation = recognition.find_operation(name, args, keywords, self._own_by_id[place])
+            if operation is not None:
+                self._add_operation(operation, inputs[0], results[0])
+                return
         path, index = self._open[-1] if self._open else ("", None)
         doings = None if index is None else self._doings.get(index)
         if doings is None:
             return
         operation = recognition.find_operation(name, args, keywords, self._own_by_id[path])
         if operation is not None:
-            self._add_operation(doings, operation, inputs[0], results[0])
+            doings.operations.append((len(self.layers), operation))
+            self._add_operation(operation, inputs[0], results[0])
             return
         doings.note_norm(name, args, keywords)
         doings.note(name, recognition.own_tensors(inputs, self._own_by_id[path]))
@@ -166,7 +193,7 @@ class CallWatcher(TorchFunctionMode):
         if order is not None and axes is not None:
             doings.reductions.append(recognition.name_axes(order, axes))
 
-    def _add_operation(self, doings: Doings, operation: Operation, x: torch.Tensor, result: torch.Tensor) -> None:
+    def _add_operation(self, operation: Operation, x: torch.Tensor, result: torch.Tensor) -> None:
         """Add a function with parameters as a layer of its own."""
         after, between = self._describe(self._find_origin(x))
         path = number_call(operation.variables[0].own, [layer.path for layer in self.layers])
@@ -175,7 +202,6 @@ class CallWatcher(TorchFunctionMode):
             tuple(tensor.shape[axis] for axis in order.axes()) if order else tuple(tensor.shape)
             for tensor, order in zip((x, result), orders, strict=True)
         ]
-        doings.operations.append((len(self.layers), operation))
         self._set(result, _Origin(frozenset([len(self.layers)])))
         layouts = [
             Layout(order.axes(), order.features() if len(order.shape) == 2 else ()) if order else Layout()
@@ -213,7 +239,7 @@ class CallWatcher(TorchFunctionMode):
     def _note_use(self, tensor: torch.Tensor) -> None:
         path, name = self._owners.get(id(tensor), ("", ""))
         if name:
-            self._seen.add(name)
+            self._seen.setdefault(name, len(self._seen))
             if path not in [place for place, _ in self._open]:
                 self._elsewhere.add(name)
 
@@ -229,7 +255,7 @@ class CallWatcher(TorchFunctionMode):
         if name in _RANDOM or kwargs.get("dropout_p"):
             raise Refused(
                 f"{self._reference}: {self.place} draws random numbers in training ({name}), which two frameworks "
-                "cannot share; allowed: that rate 0, by an argument of the factory"
+                "cannot share; allowed: rate 0 by an argument of the factory, or the numbers as an input of the model"
             )
 
     def _before(self, path: str) -> Any:
@@ -242,7 +268,7 @@ class CallWatcher(TorchFunctionMode):
                 if is_attention:
                     self._attended.append(attention.find_inputs(args, kwargs))
                 elif is_layer:
-                    if roles.role(module) == "parameters":
+                    if roles.role(module) == "parameters" or has_own_forward(module):
                         self._doings[len(self.layers)] = Doings()
                     self.layers.append(self._layer(module, path, _tensors_in((args, kwargs))))
 
@@ -296,7 +322,7 @@ class CallWatcher(TorchFunctionMode):
                 output=self._neutral_shape(module, results[0]),
                 output_layout=self._find_layout(roles.role(module), results[0]),
             )
-            self._name_doings(index)
+            self._name_doings(index, self._find_origin(results[0]))
             for tensor in results if path and index not in self._dropped else ():  # nothing comes after the whole model
                 self._set(tensor, _Origin(frozenset([index])))
 
@@ -334,11 +360,12 @@ class CallWatcher(TorchFunctionMode):
         self._functions += names
         return frozenset(range(len(self._functions) - len(names), len(self._functions)))
 
-    def _name_doings(self, index: int) -> None:
+    def _name_doings(self, index: int, result: _Origin) -> None:
         """Give a layer of no known kind the role of what it does.
 
-        If it uses its variables in one operation only, it is that layer. Otherwise every operation is a layer
-        of its own, and the module keeps the rest.
+        If it ends with the one operation that uses its variables, it is that layer. Otherwise every operation is a
+        layer of its own, and the module keeps the rest. A layer of a known kind keeps its role, unless functions such
+        as a ReLU follow that operation.
         """
         doings, layer = self._doings.get(index), self.layers[index]
         if doings is None:
@@ -348,9 +375,14 @@ class CallWatcher(TorchFunctionMode):
         layer = replace(layer, inside=len(others))
         own = self._own.get(layer.path.partition("#")[0] if layer.path != roles.ROOT else "", [])
         names = {variable.own for variable in own}
-        if len(doings.operations) == 1 and not others and index:
+        covered = [{variable.own for variable in operation.variables} == names for _, operation in doings.operations]
+        is_known = layer.role != "parameters"
+        if is_known and (covered != [True] or not result.functions):
+            self._dropped |= numbers
+            return
+        if covered == [True] and not others and index:
             number, operation = doings.operations[0]
-            if {variable.own for variable in operation.variables} == names:
+            if not result.functions:
                 self._dropped.add(number)
                 variables = operation.variables if layer.variables else ()
                 self.layers[index] = replace(

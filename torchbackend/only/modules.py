@@ -19,6 +19,12 @@ def find_module(model: nn.Module, path: str) -> nn.Module:
     return model if path == ROOT else model.get_submodule(path)
 
 
+def has_own_forward(module: nn.Module) -> bool:
+    """Tell whether a user's class of one of torch's kinds has a forward of its own."""
+    base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
+    return type(module).forward is not base.forward
+
+
 def tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
     """Yield attribute, tensor and whether it is a parameter, for each of the module's own variables that cross.
 

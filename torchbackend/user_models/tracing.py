@@ -18,7 +18,7 @@ from torchbackend import precision
 from torchbackend.only import functional_dropout
 from torchbackend.only.call_flow import CallWatcher
 from torchbackend.only.model_inputs import make_arguments, make_inputs, takes_by_name
-from torchbackend.only.modules import neutral_shape, tensors
+from torchbackend.only.modules import has_own_forward, neutral_shape, tensors
 from torchbackend.roles import role
 from torchbackend.user_models import build
 
@@ -27,15 +27,15 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
     """Return the trace of a user's model in one training-mode pass over so many images, at float32.
 
     Raises:
-        Refused: as `build`. The pass raises or draws random numbers. It uses a layer's parameters and never calls
-            that layer. A layer or the model returns more than one tensor. The logits have another shape.
+        Refused: as `build`. The pass raises or draws random numbers. It never calls a layer, and reads its parameters
+            in no known function. A layer or the model returns more than one tensor. The logits have another shape.
     """
     policy = precision.policy("float32", "cpu")
     built = build(spec, policy)
     model, reference = built.model, built.reference
     inputs = spec.inputs or (Input("", spec.image),)
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    bindings, place, images = Bindings(), "the model's forward", list[torch.Tensor]()
+    bindings, uncalled, place, images = Bindings(), frozenset[str](), "the model's forward", list[torch.Tensor]()
     try:
         while True:
             images = [
@@ -44,14 +44,15 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
             ]
             functional_dropout.record_calls()
             arguments, options = make_arguments(inputs, images, by_name=takes_by_name(model, inputs), options={})
-            watcher = CallWatcher(model, images, reference, bindings)
+            watcher = CallWatcher(model, images, reference, bindings, uncalled)
             with policy.scope(), watcher.hooks(), watcher:
                 try:
                     result = model(*arguments, **options)
                 finally:
                     place = watcher.place
-            if not bindings.new:
+            if not bindings.new and watcher.find_uncalled() == uncalled:
                 break
+            uncalled = watcher.find_uncalled()
             bindings = Bindings({**bindings.known, **bindings.new})
     except Refused:
         raise
@@ -119,8 +120,8 @@ def _note_oddities(model: nn.Module) -> list[str]:
         if not buffer.is_floating_point() and not name.endswith("num_batches_tracked"):
             notes.append(f"{name}, a buffer of {buffer.dtype}, stays as the factory makes it")
     for path, module in model.named_modules():
-        base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
-        if role(module) != "parameters" and type(module).forward is not base.forward:
+        if role(module) != "parameters" and has_own_forward(module):
+            base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
             notes.append(f"{path} is a {type(module).__name__}, and its forward is not that of torch's {base.__name__}")
     return notes
 
