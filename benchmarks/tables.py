@@ -36,7 +36,7 @@ Times in parentheses have no interval.
 """
 COMPARISONS = """
 ## Comparisons of tuned contenders
-The ratio is the contender's step time divided by that of `torch:tuned`, with its 95 % interval.
+The ratio is the contender's step time divided by that of the first contender, with its 95 % interval.
 """
 SUGGESTIONS = """
 ## What `samestep explain` suggests

@@ -183,7 +183,7 @@ _ALL = (
     ),
     Knob(
         "fused-batch-norm",
-        "let 1x1 convolutions of bottlenecks take batch norm's passes over memory along, in Triton kernels",
+        "let 1x1 convolutions of bottlenecks take batch norm's passes along, in Triton kernels for an NVIDIA H200",
         False,
         {
             "jax": "one source (compare/kernels), called by jax-triton, for shapes where it was measured to win",
