@@ -16,7 +16,7 @@ from compare.execution.round_validity import Round
 from compare.execution.telemetry import Telemetry
 from compare.reproduce import rejudge_gates
 from compare.results import verdicts
-from compare.results.model import Contender, Latency, Pair, Result, StepTimes, Voided
+from compare.results.model import Latency, Pair, Result, StepTimes, Voided
 from compare.settings.block_order import list_gpus_of_round
 
 TOLERANCE = 1e-9
@@ -79,7 +79,9 @@ def _find_contradictions(result: Result) -> Iterator[Mismatch]:
             if contender.status == "ok":
                 counts[f"{place}.latency[{size}].samples"] = len(latency.samples)
             yield from _check_request_windows(f"{place}.latency[{size}]", latency)
-        if (name := _name_by_tuning(contender)) != contender.name.partition("#")[0]:
+        text = contender.name.partition("#")[0].partition("@")[0]
+        name = f"{contender.backend}:{contender.tuning}" if ":" in text else contender.backend
+        if name != text:
             yield Mismatch(f"{place}.name", contender.name, name)
         layers = settings.get("layer_dtypes")
         dtypes += [settings.get("compute_dtype", compute_dtype)]
@@ -98,11 +100,6 @@ def _find_contradictions(result: Result) -> Iterator[Mismatch]:
     yield from (
         Mismatch(f"number of {place}", count, spec.rounds) for place, count in counts.items() if count != spec.rounds
     )
-
-
-def _name_by_tuning(contender: Contender) -> str:
-    has_tuning = ":" in contender.name.partition("#")[0]
-    return f"{contender.backend}:{contender.tuning}" if has_tuning else contender.backend
 
 
 def _required_gates(result: Result, pair: Pair) -> list[str]:

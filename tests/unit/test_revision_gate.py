@@ -11,7 +11,7 @@ from compare.execution import ready_children
 from compare.reproduce import recompute
 from compare.results import result_file
 from compare.results.model import Result, Stopped
-from compare.settings import contenders, plan
+from compare.settings import contenders, plan, revisions
 from compare.settings.options import Settings
 from tests.fakebackend import plans
 from tests.unit import programs
@@ -25,10 +25,12 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
     """The program, with a scripted backend in the place of each revision."""
 
     def make_scripted(settings: Settings) -> plan.Plan:
-        return make(replace(settings, contenders=("fake", "other"), epochs=1))
+        assert settings.contenders == ("fake@HEAD", "fake")
+        return make(replace(settings, contenders=("fake@HEAD", "other"), epochs=1))
 
     monkeypatch.setattr(contenders, "list_sides", lambda workload: ("fake",))
     monkeypatch.setattr(contenders, "check_sides", lambda *_: None)
+    monkeypatch.setattr(revisions, "check_out", lambda parsed, *_: parsed)
     monkeypatch.setattr(plan, "make", make_scripted)
     monkeypatch.setattr(ready_children, "count_at_once", lambda processes: 0)  # the order of processes decides times
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
