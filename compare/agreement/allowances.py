@@ -1,5 +1,6 @@
 """Real differences between two models that leave training the same. A user may accept them by name (`--allow`)."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -101,17 +102,22 @@ def _count(calls: Sequence[Array], accumulate: int, devices: int) -> tuple[int, 
     return (len(calls) * accumulate, *sizes) if len(sizes) == 1 and min(sizes) > 1 else None
 
 
-def drop_single_pixels(record: Arrays, layers: Collection[str]) -> Arrays:
-    """Return a record in which what `layers` take and return has no axes of length 1 but the batch's.
-
-    Where an image is one pixel, a dense layer gets [N, C], and the 1x1 convolution that does the same [N, 1, 1, C].
-    """
+def bring_into_rows(record: Arrays, layers: Collection[str]) -> Arrays:
+    """Return a record in which what `layers` take and return has the shape of `find_rows`."""
     return {
-        name: array.reshape(len(array), *(size for size in array.shape[1:] if size != 1))
-        if _activation_layer(name) in layers
-        else array
+        name: array.reshape(find_rows(array.shape)) if _activation_layer(name) in layers else array
         for name, array in record.items()
     }
+
+
+def find_rows(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape [rows, features] of an activation that a layer may take in several shapes.
+
+    A dense layer may get [N, C] where the 1x1 convolution that does the same gets [N, 1, 1, C]. A batch norm may get
+    [N, L, C] or [N * L, C].
+    """
+    features = next((size for size in reversed(shape[1:]) if size != 1), 1)
+    return (math.prod(shape) // features, features)
 
 
 def _activation_layer(name: str) -> str | None:

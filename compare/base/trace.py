@@ -78,7 +78,7 @@ class Variable:
     orders: tuple[tuple[int, ...], ...] = ()
     axes: tuple[int, ...] = ()
     use: str = ""
-    moment: int = 0
+    moment: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ class Layer:
             `gelu(exact)`, `gelu(tanh)`, `silu`, `max-pool(kernel, stride, padding)`, `average-pool(...)`, `mean`,
             `add`, `multiply`, `multiply by 0.125`, `concatenate`, `reshape`, ...; what has no shared name stands under
             the framework's.
+        last, until_end: as `after` and `between`, of its result, for free parameters. Layers inside count, too.
     """
 
     path: str
@@ -125,6 +126,8 @@ class Layer:
     inside: int = 0
     is_recorded: bool = True
     is_looped: bool = False
+    last: tuple[str, ...] = ()
+    until_end: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ def from_json(values: Mapping[str, Any]) -> Trace:
 
 def _layer(values: Mapping[str, Any]) -> Layer:
     made = dict(values)
-    made |= {key: tuple(values[key]) for key in ("input", "output", "after", "between")}
+    made |= {key: tuple(values[key]) for key in ("input", "output", "after", "between", "last", "until_end")}
     made["variables"] = tuple(_variable(each) for each in values["variables"])
     made |= {key: read_layout(values[key]) for key in ("input_layout", "output_layout") if key in values}
     return Layer(**made)

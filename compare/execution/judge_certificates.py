@@ -162,7 +162,7 @@ def _load_comparable(
         return records
     if pairing.unlike:
         records = [
-            {name: allowances.drop_single_pixels(record, pairing.unlike) for name, record in by_precision.items()}
+            {name: allowances.bring_into_rows(record, pairing.unlike) for name, record in by_precision.items()}
             for by_precision in records
         ]
     if RUNNING_VARIANCE not in pairing.allowed:

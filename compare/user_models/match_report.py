@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from compare.agreement.allowances import RUNNING_VARIANCE
+from compare.agreement.allowances import RUNNING_VARIANCE, find_rows
 from compare.agreement.certificate import Certificate
 from compare.base.commands import UserFiles
 from compare.base.trace import Trace
@@ -53,14 +53,14 @@ class Pairing:
 
     @property
     def unlike(self) -> frozenset[str]:
-        """Torch's paths of matched layers: one side may take rows, and the other images of one pixel.
+        """Torch's paths of matched layers: one side may take rows, and the other images or sequences of them.
 
         They are of two kinds, a dense layer and a 1x1 convolution, or their shapes say so.
         """
         return frozenset(
             torch.path
             for torch, jax in self.matching.layers
-            if torch.role != jax.role or any(map(_differ_by_ones, (torch.input, torch.output), (jax.input, jax.output)))
+            if torch.role != jax.role or any(map(_are_same_rows, (torch.input, torch.output), (jax.input, jax.output)))
         )
 
     def explain(self, certificate: Certificate) -> Certificate:
@@ -198,10 +198,9 @@ def _name_places(layers: Sequence[str]) -> str:
     return ", ".join(layers[:_LAYERS_SHOWN]) + more
 
 
-def _differ_by_ones(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Tell whether two shapes differ in axes of length 1 only."""
-    lengths = [[length for length in shape[1:] if length != 1] for shape in (one, other)]
-    return len(one) != len(other) and one[:1] == other[:1] and lengths[0] == lengths[1]
+def _are_same_rows(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Tell whether two shapes with another number of axes have the same rows of features."""
+    return len(one) != len(other) and 0 not in (len(one), len(other)) and find_rows(one) == find_rows(other)
 
 
 def _layer_number(tensor: str, numbers: Mapping[str, int]) -> int:

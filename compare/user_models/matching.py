@@ -126,12 +126,13 @@ def match(torch: Trace, jax: Trace, weights_map: Mapping[str, str] | None = None
             raise Refused(explain(torch, jax, alignment, len(names)))
         pairs, free_names = in_order
         names |= free_names
-    jax_layers = {layer.path: layer for layer in jax.layers}
-    layers = tuple((layer, jax_layers[pairs[layer.path]]) for layer in torch.layers if layer.path in pairs)
+    sides = _dissolve(torch, pairs.keys()), _dissolve(jax, set(pairs.values()))
+    jax_layers = {layer.path: layer for layer in sides[1].layers}
+    layers = tuple((layer, jax_layers[pairs[layer.path]]) for layer in sides[0].layers if layer.path in pairs)
     for torch_layer, jax_layer in layers:
         names |= _match_variables(torch_layer, jax_layer, names)
-    variables, remarks = tuple(_pair_variables(torch, jax, names)), tuple(_remark_on_wiring(torch, jax, layers))
-    return Matching(layers, variables, (torch.between, jax.between), remarks)
+    variables, remarks = tuple(_pair_variables(torch, jax, names)), tuple(_remark_on_wiring(*sides, layers))
+    return Matching(layers, variables, (sides[0].between, sides[1].between), remarks)
 
 
 def match_itself(trace: Trace) -> Matching:
@@ -144,6 +145,30 @@ def match_itself(trace: Trace) -> Matching:
     renamed = replace(trace, layers=tuple(layer for layer, _ in layers))
     names = {name: name for name in list_variables(trace)}
     return Matching(layers, tuple(_pair_variables(renamed, trace, names)), (trace.between, trace.between))
+
+
+def _dissolve(trace: Trace, matched: Collection[str]) -> Trace:
+    """Return a trace without the unmatched layers of free parameters. Layers behind them come after those before them.
+
+    The variables of these layers were matched one by one, because another module holds them on the other side.
+    """
+    gone, kept = dict[str, Layer](), list[Layer]()
+
+    def look_through(after: Sequence[str], between: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        earlier = [gone[path] for path in after if path in gone]
+        paths = dict.fromkeys(found for path in after for found in (gone[path].last if path in gone else (path,)))
+        return tuple(paths), (*(word for layer in earlier for word in layer.until_end), *between)
+
+    for layer in trace.layers:
+        after, between = look_through(layer.after, layer.between)
+        last, until_end = look_through(layer.last, layer.until_end)
+        layer = replace(layer, after=after, between=between, last=last, until_end=until_end)
+        if layer.role == "parameters" and layer.path not in matched:
+            gone[layer.path] = layer
+        else:
+            kept.append(layer)
+    after, between = look_through(trace.after, trace.between)
+    return replace(trace, layers=tuple(kept), after=after, between=between)
 
 
 def _is_complete(torch: Trace, jax: Trace, alignment: Alignment, names: Mapping[str, str]) -> bool:

@@ -64,6 +64,7 @@ class Flow:
         roots: the constant that is added before each square root inside a call, None where there is none.
         uses: `scale` or `bias` by the number of a parameter that multiplies or is added.
         moments: the moment of the first use by the number of a parameter.
+        left: the reach of a call's result inside of it, by the call's number.
         factors: by the number of a parameter or buffer, the constant that multiplies it.
         looped: the numbers of calls within a loop of the program.
     """
@@ -80,6 +81,7 @@ class Flow:
     roots: dict[int, list[float | None]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[int, str] = field(default_factory=dict)
     moments: dict[int, int] = field(default_factory=dict)
+    left: dict[int, Reach] = field(default_factory=dict)
     factors: dict[int, float] = field(default_factory=dict)
     looped: set[int] = field(default_factory=set)
 
@@ -171,6 +173,7 @@ class _Walker:
         if mark.startswith(LEFT):
             number = int(mark.removeprefix(LEFT))
             self.flow.outputs.setdefault(number, reach.elements.order)
+            self.flow.left.setdefault(number, reach)
             return Reach(frozenset({number}), elements=reach.elements)
         return reach
 

@@ -121,6 +121,7 @@ class _Pass:
                 continue
             lengths = self._list_lengths(number)
             call, reach, kind = self.calls[number], self.flow.entered.get(number, Reach()), self._role(number)
+            left = self.flow.left.get(number, Reach())
             convolution = next(iter(self.flow.convolutions.get(number, [])), None)
             first = name == call.path
             layouts = [_find_layout(kind, orders.get(number)) for orders in (self.flow.inputs, self.flow.outputs)]
@@ -148,6 +149,8 @@ class _Pass:
                 is_module=roles.is_flat(call.module) and not lengths,
                 is_recorded=roles.is_flat(call.module),
                 is_looped=any(self.calls[other].path == call.path for other in self.flow.looped),
+                last=self.paths(left.origins),
+                until_end=name_functions(left),
             )
 
     def _holders(self, number: int) -> list[int]:

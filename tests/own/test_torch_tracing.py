@@ -230,6 +230,12 @@ def test_a_frozen_norm_uses_its_running_statistics(tmp_path: Path):
     assert [of[name].settings["statistics"] for name in ("norm", "frozen")] == ["batch", "running"]
 
 
+def test_a_tensor_that_gives_its_shape_alone_is_no_origin(tmp_path: Path):
+    lines = ("y = self.other(x)", "y = y.reshape_as(x) + x.new_zeros(1)", "return self.head(y.mean((2, 3)))")
+    of = layers(pairs.traced(forward(tmp_path, *lines, layers=("self.other = nn.Conv2d(4, 4, 1)",))))
+    assert of["head"].after == ("other",)
+
+
 RETURN = "return self.head(x.mean((2, 3)))"
 
 

@@ -280,10 +280,12 @@ class Library(nn.Module):
     """A model with all scales in itself. Their names are in another order than their uses."""
 
     @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
+    def __call__(self, x: jax.Array, train: bool = True) -> jax.Array:
         """Return logits."""
         x = nn.Conv(4, (3, 3), strides=2, padding=1)(x)
         x = nn.relu(nn.GroupNorm(2, epsilon=1e-5)(x)) * self.param("stem", nn.initializers.ones, (4,))
         x = jnp.tanh(nn.Dense(6)(x)) * self.param("middle", nn.initializers.ones, (6,))
         x = jnp.tanh(nn.Dense(5)(x)) * self.param("last", nn.initializers.ones, (5,))
-        return nn.Dense(10)(x.mean((1, 2)))
+        x = nn.Dense(6)(x.reshape(x.shape[0], -1, 5))
+        x = nn.BatchNorm(use_running_average=not train, momentum=0.9)(x)
+        return nn.Dense(10)(x.mean(1))

@@ -38,7 +38,7 @@ SAMPLE = (
     Pair("own batch norm", "normed", "normed", options=("--model-args", "kind=batch", *VARIANCE)),
     Pair("jit", "lifted", "lifted", options=("--model-args", "jax.kind=jit")),
     Pair("functions", "Plain", "functions"),
-    Pair("as in libraries", "Library", "library"),
+    Pair("as in libraries", "Library", "library", options=VARIANCE),
     Pair(
         "two differences",
         "dense",

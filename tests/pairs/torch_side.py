@@ -270,21 +270,23 @@ class Scale(nn.Module):
 
 
 class Library(nn.Module):
-    """A norm with a ReLU, scales in modules of their own, and a layer that is never called, as in libraries."""
+    """A norm with a ReLU, scales in their own modules, a norm of rows, and an uncalled layer, as in libraries."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.norm, self.scales = nn.Conv2d(3, 4, 3, 2, 1), NormAndReLU(2, 4), nn.ModuleList()
         self.middle, self.last = nn.Conv2d(4, 6, 1), nn.Conv2d(6, 5, 1)
         self.scales.extend(Scale(width) for width in (4, 6, 5))
-        self.out = nn.Linear(5, 10)
+        self.rows, self.row_norm, self.out = nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Linear(6, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return logits."""
         x = self.scales[0](self.norm(self.conv(x)))
         x = self.scales[1](torch.tanh(self.middle(x)))
         x = self.scales[2](torch.tanh(self.last(x)))
-        return F.linear(x.mean((2, 3)), self.out.weight, self.out.bias)
+        x = self.rows(x.flatten(2).transpose(1, 2))
+        x = self.row_norm(x.flatten(0, 1)).reshape_as(x)
+        return F.linear(x.mean(1), self.out.weight, self.out.bias)
 
 
 def library() -> nn.Module:

@@ -161,6 +161,22 @@ def test_scales_of_a_block_match_those_of_a_module_of_its_own() -> None:
     assert found.remarks == ()
 
 
+def test_functions_before_the_scale_of_a_block_stand_before_the_layer_behind_it() -> None:
+    first, scale = convolution("a", (3, 3, 3, 8), [""]), renamed(parameters("s", ["a"], gamma=(8,)), between=("relu",))
+    other = parameters("t", ["b"], gamma=(6,))
+    a = torch(first, scale, convolution("b", (3, 3, 8, 6), ["s"]), other, dense("fc", (6, 10), ["t"]))
+    second = renamed(convolution("b", (3, 3, 8, 6), ["a"]), between=("relu", "multiply"))
+    last = renamed(dense("fc", (6, 10), ["b"]), between=("multiply",))
+    b = jax(parameters("", [""], one=(8,), two=(6,)), first, second, last)
+    found = match(a, b)
+    assert [(t.after, t.between) for t, _ in found.layers[1:]] == [
+        (("a",), ("relu", "multiply")),
+        (("b",), ("multiply",)),
+    ]
+    assert found.remarks == ()
+    assert found.to_map()["s.gamma"] == "params/one"
+
+
 def test_a_second_call_matches_a_second_call() -> None:
     layers = [
         convolution("c", (3, 3, 3, 3), [""]),

@@ -88,6 +88,9 @@ def _flax_variable(said: Said, role: str) -> str:
 
 
 def _trace(framework: str, layers: Sequence[Said], path: Any, variable: Any, changes: Mapping[str, Any]) -> Trace:
+    def path_all(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(path(name) if name else IMAGES for name in names)
+
     made = [
         Layer(
             path=path(said.name),
@@ -96,8 +99,10 @@ def _trace(framework: str, layers: Sequence[Said], path: Any, variable: Any, cha
             settings=said.settings,
             input=(2, 4),
             output=said.output,
-            after=tuple(path(name) if name else IMAGES for name in said.after),
+            after=path_all(said.after),
             between=said.between,
+            last=path_all(said.after) if said.role == "parameters" else (),
+            until_end=(*said.between, "multiply") if said.role == "parameters" else (),
         )
         for said in layers
     ]

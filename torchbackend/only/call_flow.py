@@ -226,13 +226,17 @@ class CallWatcher(TorchFunctionMode):
     def _note_call(
         self, func: Any, args: Any, kwargs: Any, inputs: list[torch.Tensor], results: list[torch.Tensor]
     ) -> None:
-        origin = reduce(or_, map(self._find_origin, inputs))
+        name = function_names.plain_name(func)
+        if name in function_names.CONSTANTS:
+            return
+        data = inputs[:1] if name.endswith("_as") else inputs  # the other input gives its shape alone
+        origin = reduce(or_, map(self._find_origin, data))
         if not origin.layers:
             return  # the inputs are constants and parameters
-        if function_names.plain_name(func) == "scaled_dot_product_attention":
+        if name == "scaled_dot_product_attention":
             origin |= _Origin(functions=self._add_functions(*function_names.attention_names(args, kwargs)))
-        elif (name := function_names.shared_name(func, args, kwargs, results[0])) is not None:
-            origin |= _Origin(functions=self._add_functions(name))
+        elif (word := function_names.shared_name(func, args, kwargs, results[0])) is not None:
+            origin |= _Origin(functions=self._add_functions(word))
         for tensor in results:
             self._set(tensor, origin)
 
@@ -317,12 +321,16 @@ class CallWatcher(TorchFunctionMode):
             what = f"layer {path!r} ({type(module).__name__})" if path else "the model"
             raise Refused(f"{self._reference}: {what} returns a {type(result).__name__} without a tensor")
         with torch._C.DisableTorchFunction():
+            origin = self._find_origin(results[0])
+            last, until_end = self._describe(origin)
             self.layers[index] = replace(
                 self.layers[index],
                 output=self._neutral_shape(module, results[0]),
                 output_layout=self._find_layout(roles.role(module), results[0]),
+                last=last,
+                until_end=until_end,
             )
-            self._name_doings(index, self._find_origin(results[0]))
+            self._name_doings(index, origin)
             for tensor in results if path and index not in self._dropped else ():  # nothing comes after the whole model
                 self._set(tensor, _Origin(frozenset([index])))
 

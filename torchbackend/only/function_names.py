@@ -37,6 +37,8 @@ _SAME = {
 _PRODUCTS, _QUOTIENTS = ("mul", "rmul", "imul", "multiply"), ("div", "idiv", "truediv", "divide", "true_divide")
 REDUCTIONS = ("mean", "sum", "amax", "amin", "max", "min", "norm", "var", "std", "logsumexp", "prod", "median")
 REDUCTIONS += ("var_mean", "std_mean", "linalg_norm", "linalg_vector_norm", "vector_norm")
+CONSTANTS = ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
+"""Functions whose results have nothing of their tensor but its shape or dtype."""
 _UNNAMED = ("contiguous", "clone", "detach", "to", "type", "type_as", "float", "double", "half", "bfloat16", "get")
 _UNNAMED += ("requires_grad", "expand", "expand_as", "checkpoint", "alias", "data", "broadcast_to")
 _RESHAPES = ("flatten", "view", "reshape", "unflatten", "squeeze", "unsqueeze", "ravel", "view_as", "reshape_as")
