@@ -24,7 +24,7 @@ from compare.machine import variables
 MODES = {"torch": TORCH_MODES, "jax": JAX_MODES}
 SLOWER = 1.1
 """How much slower than the fastest plain loop another one may be in the first round, to run again."""
-ON_A_CPU = {"torch": ("eager", "default"), "jax": ("jit",)}
+ON_A_CPU = {"torch": ("eager", "default", "freezing"), "jax": ("jit", "jit-constant-weights")}
 
 
 def run(arguments: list[str], cache: Path, limit: float) -> dict[str, Any] | None:

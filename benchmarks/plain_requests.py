@@ -2,8 +2,9 @@
 
 It is the yardstick for `torch:tuned` and `jax:tuned` with --task infer. torch's loop has the options of timm's
 benchmark.py: weights and images in bfloat16, channels_last, cudnn.benchmark and inference_mode. Its modes are those of
-torch.compile, op by op, and a CUDA graph of the compiled model. JAX's loop is `jax.jit` of a linen model's `apply`, its
-weights in float32 as flax keeps them, or in bfloat16. Each request is waited for. The networks are those of
+torch.compile, op by op, a CUDA graph of the compiled model, and TorchInductor's freezing. JAX's loop is `jax.jit` of a
+linen model's `apply`, its weights in float32 as flax keeps them, in bfloat16, or as constants in bfloat16. Each request
+is waited for. The networks are those of
 plain_torch.py and plain_jax.py. With --backend and --ours it times samestep's own session in the same loop.
 
     python benchmarks/plain_requests.py --backend torch --workload resnet50 --batch-size 1 --mode max-autotune
@@ -23,8 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-TORCH_MODES = ("eager", "default", "reduce-overhead", "max-autotune", "graph")
-JAX_MODES = ("jit", "jit-bfloat16-weights", "jit-command-buffers")
+TORCH_MODES = ("eager", "default", "reduce-overhead", "max-autotune", "graph", "freezing")
+JAX_MODES = ("jit", "jit-bfloat16-weights", "jit-command-buffers", "jit-constant-weights")
 REQUESTS, WARM_UP, QUEUED, LEAST = 1000, 50, 100, 20
 
 Request = tuple[Callable[[], None], Callable[[], None]]
@@ -43,10 +44,12 @@ def make_torch(workload: str, batch: int, mode: str, device: str) -> Request:
     images = torch.randn(batch, 3, size, size, device=device, dtype=torch.bfloat16)
     images = images.to(memory_format=torch.channels_last)
     answer: Any = model
-    if mode not in ("eager", "graph"):
-        answer = torch.compile(model, mode=None if mode == "default" else mode)
-    if mode == "graph":
-        answer = torch.compile(model)
+    if mode == "freezing":
+        from torch._inductor import config
+
+        config.freezing = True
+    if mode != "eager":
+        answer = torch.compile(model, mode=mode if mode in ("reduce-overhead", "max-autotune") else None)
 
     def wait() -> None:
         if device == "cuda":
@@ -81,16 +84,20 @@ def make_jax(workload: str, batch: int, mode: str, _: str) -> Request:
     variables = model.init(jax.random.key(2), images[:1])
     if mode == "jit-bfloat16-weights":
         variables = jax.tree.map(lambda each: each.astype(jnp.bfloat16), variables)
+    if mode == "jit-constant-weights":  # XLA would drop additions of zeros and factors of one
+        variables = jax.tree.map(lambda each: each + 0.1 * jax.random.uniform(jax.random.key(3), each.shape), variables)
+        variables = jax.tree.map(lambda each: each.astype(jnp.bfloat16), variables)
     takes_train = "batch_stats" in variables
 
     @jax.jit
     def answer(variables: Any, images: Any) -> Any:
         return model.apply(variables, images, train=False) if takes_train else model.apply(variables, images)
 
+    constant = jax.jit(lambda images: answer(variables, images))
     last: list[Any] = [None]
 
     def run() -> None:
-        last[0] = answer(variables, images)
+        last[0] = constant(images) if mode == "jit-constant-weights" else answer(variables, images)
 
     run()
     return run, lambda: jax.block_until_ready(last[0])

@@ -1,5 +1,6 @@
 """One model that answers requests with JAX: forward passes in evaluation mode (`compare.base.requests`)."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,7 @@ class InferenceSession:
             self._shapes = shapes((model.parameters, model.buffers))
             model.parameters, model.buffers = self._shapes
         self._variables: tuple[jax.Array, ...] = ()
+        self._passed: tuple[jax.Array, ...] = ()  # the variables that a program takes, and does not hold
         self._tree: Any = None
         self._programs: dict[tuple[int, ...], Program] = {}
         self._was_there: dict[tuple[int, ...], bool] = {}
@@ -64,6 +66,10 @@ class InferenceSession:
             values = tuple(layout.assign(shape, self._model.leaves, folded) for shape in self._shapes)
             variables, self._tree = jax.tree.flatten((self._cast_kernels(values[0]), values[1]))
             self._variables = tuple(jax.device_put(variables, self._device))
+        if self._knobs["constant-weights"]:
+            self._programs = {}  # they hold the former weights
+        else:
+            self._passed = self._variables
         self._answers.reset()
 
     def feed(self, batches: Sequence[Batch]) -> None:
@@ -79,7 +85,7 @@ class InferenceSession:
         for _ in range(steps):
             index = self._position
             images = self._pool[index]
-            self._answers.add(self._program(images)(self._variables, images), index)
+            self._answers.add(self._program(images)(self._passed, images), index)
             self._position = (index + 1) % len(self._pool)
 
     def wait(self) -> None:
@@ -98,7 +104,7 @@ class InferenceSession:
     def logits(self, images: Array) -> Array:
         """See `compare.base.interface.Session`."""
         on_device = self._place(images)
-        return np.asarray(self._program(on_device)(self._variables, on_device))
+        return np.asarray(self._program(on_device)(self._passed, on_device))
 
     def inspect(self, batch: Batch) -> Arrays:
         """See `compare.base.interface.Session`."""
@@ -125,8 +131,9 @@ class InferenceSession:
 
     def memory(self) -> Memory:
         """See `compare.base.interface.Session`."""
+        held = sum(array.nbytes for array in self._variables) if self._knobs["constant-weights"] else 0
         with self._policy.scope():
-            return memory.report([self._device], self._lower if self._knobs["compile"] else None)
+            return memory.report([self._device], self._lower if self._knobs["compile"] else None, held)
 
     def kernels(self, steps: int) -> list[Kernel]:
         """See `compare.base.interface.Session`."""
@@ -159,6 +166,7 @@ class InferenceSession:
             "devices": 1,
             **resources.read_settings(self._device, 1),
             "compile": compiled,
+            "constant-weights": compiled and self._take_images_alone(),
             "exported": bool(self._was_there),
             "fold-batch-norm": bool(self._folded),
             "input_dtype": str(self._pool[0].dtype),
@@ -208,8 +216,20 @@ class InferenceSession:
         return program
 
     def _lower(self, images: jax.Array | None = None) -> jax.stages.Lowered:
-        compiled: Any = tuning.compile_step(self._answer, self._knobs, self._device.platform)
-        return compiled.lower(self._variables, self._pool[0] if images is None else images)
+        answer = self._answer_with_constants if self._knobs["constant-weights"] else self._answer
+        compiled: Any = tuning.compile_step(answer, self._knobs, self._device.platform)
+        return compiled.lower(self._passed, self._pool[0] if images is None else images)
+
+    def _answer_with_constants(self, _: Any, images: jax.Array) -> jax.Array:
+        return self._answer(self._variables, images)
+
+    def _take_images_alone(self) -> bool:
+        """Tell whether XLA's programs take no bytes besides those of the images."""
+        width, programs = self._pool[0].dtype.itemsize, dict[tuple[int, ...], Any](self._programs)
+        return all(
+            program.memory_analysis().argument_size_in_bytes <= width * math.prod(shape)
+            for shape, program in programs.items()
+        )
 
     def _run_op_by_op(self, variables: Any, images: jax.Array) -> jax.Array:
         with self._policy.scope():

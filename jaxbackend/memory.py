@@ -18,12 +18,12 @@ _MESSAGES = (
 )
 
 
-def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | None) -> Memory:
+def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | None, constant_bytes: int = 0) -> Memory:
     """Return the allocator's peaks (device.memory_stats) and the static plan of one step.
 
     Peaks are those of the device with the highest, read before `lowered` is compiled for the plan, because a search for
     kernels takes memory. The plan adds up arguments, outputs and temporaries, with aliased (donated) bytes counted once
-    (jax.stages.Compiled.memory_analysis).
+    (jax.stages.Compiled.memory_analysis), and the `constant_bytes` that the program holds.
     """
     stats = [counts for device in devices if (counts := device.memory_stats())]
     plan = lowered().compile().memory_analysis() if lowered is not None else None
@@ -36,7 +36,7 @@ def report(devices: Sequence[Any], lowered: Callable[[], jax.stages.Lowered] | N
     return Memory(
         live_peak_bytes=_most(counts.get("peak_bytes_in_use") for counts in stats),
         pool_peak_bytes=_most(counts.get("peak_pool_bytes", counts.get("pool_bytes")) for counts in stats),
-        static_bytes=None if plan is None else _static(plan),
+        static_bytes=None if plan is None else _static(plan) + constant_bytes,
         absent=absent,
     )
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch._inductor import config as inductor
 from torch.backends import cudnn
 from torch.nn.modules.conv import _ConvNd
 
@@ -63,15 +64,17 @@ class InferenceSession:
         cudnn.deterministic = spec.deterministic
         self._assigned, self._table = self._make_model(workload.model.resized(spec.image_size))
         self._signature = layout.signature(self._table)
-        # Torch can write no trace of some users' code, and a package is traced by torch.export.
-        keeps_traces = spec.keeps_traces and not (self._is_own or spec.knobs["exported"])
+        # Torch can write no trace of some users' code or with weights as constants. torch.export traces a package.
+        holds_weights = spec.knobs["exported"] or spec.knobs["constant-weights"]
+        keeps_traces = spec.keeps_traces and not (self._is_own or holds_weights)
         tuning.prepare(spec.knobs, spec.device, exchanges=False, keeps_traces=keeps_traces)
+        inductor.cpp.weight_prepack = self._policy.compute_dtype != torch.float64  # oneDNN packs none, and torch fails
         self._leaves = layout.leaves(self._assigned, self._table)
         self._model: nn.Module | None = None
         self._compiled: Program | None = None
         self._programs: dict[tuple[int, ...], Program] = {}
         self._was_there: dict[tuple[int, ...], bool] = {}
-        self._digest, self._is_warm = "", False
+        self._digest, self._is_warm, self._frozen = "", False, programs.count_frozen()
         self._inspected: Callable[..., Any] | None = None
         self._pool: list[torch.Tensor] = []
         self._graphs: list[tuple[torch.cuda.CUDAGraph, torch.Tensor]] = []
@@ -94,6 +97,10 @@ class InferenceSession:
             with torch.no_grad():
                 for old, new in zip(_tensors(self._model), _tensors(prepared), strict=True):
                     old.copy_(new)
+            if self._knobs["constant-weights"]:  # programs hold copies of the former weights
+                torch.compiler.reset()
+                self._compiled, self._programs, self._inspected = None, {}, None
+                self._graphs, self._is_warm, self._frozen = [], False, programs.count_frozen()
         self._answers.reset()
 
     def feed(self, batches: Sequence[Batch]) -> None:
@@ -200,6 +207,7 @@ class InferenceSession:
             "devices": 1,
             "compile": compiled or bool(self._was_there),
             "exported": bool(self._was_there),
+            "constant-weights": programs.count_frozen() > self._frozen,
             "channels-last": first.is_contiguous(memory_format=torch.channels_last) and not first.is_contiguous(),
             "fold-batch-norm": any(isinstance(module, nn.Identity) for module in self._ready.modules()),
             "graph-capture": bool(self._graphs),

@@ -47,6 +47,7 @@ def prepare(knobs: KnobValues, device: str, *, exchanges: bool, keeps_traces: bo
     graph_passes.use_passes([buckets.join] * joint + [overlap.overlap_exchanges] * late)
     inductor.reorder_for_peak_memory = not late  # to save a few bytes it would undo our order
     inductor.combo_kernels = bool(knobs["concurrent-kernels"])
+    inductor.freezing = bool(knobs["constant-weights"])
     inductor.max_autotune = inductor.coordinate_descent_tuning = bool(knobs["max-autotune"])
     # An exchange lies between the moments of batch norm's input and its normalisation. Torch then considers the
     # normalised values too far away to compute them again, and would write and read a mask for every ReLU.

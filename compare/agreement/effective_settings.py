@@ -23,7 +23,7 @@ SHARED = (
 # Learning rates are rounded to float32, and several operations may each lose a unit in the last place.
 _ROUNDING = 1e-5
 # If one of these knobs is not in effect, the contender does not deserve its name.
-_NAMED = ("compile", "rematerialisation")
+_NAMED = ("compile", "rematerialisation", "constant-weights")
 
 
 def find_ineffective(knobs: KnobValues, settings: Mapping[str, Any]) -> str | None:

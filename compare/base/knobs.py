@@ -215,6 +215,18 @@ _ALL = (
         tasks=_INFER,
     ),
     Knob(
+        "constant-weights",
+        "make the weights constants of the compiled program: a call passes only images, and the compiler may rearrange",
+        False,
+        {
+            "jax": "jax.jit of a function that closes over the weights",
+            "torch": "torch._inductor.config.freezing: on a CPU, weights packed for oneDNN",
+        },
+        {},
+        tasks=_INFER,
+        adds_compilation=True,
+    ),
+    Knob(
         "exported",
         "load a program that was exported and compiled before: a process compiles nothing",
         False,

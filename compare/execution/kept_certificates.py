@@ -4,11 +4,9 @@ A certificate is kept if it passed. It is found again by everything that decides
 variables, machine, data and the specs of both sides. What both sides report after their first steps must be equal too.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from compare.agreement import effective_settings
@@ -118,7 +116,7 @@ def list_facts(launcher: Launcher, state: RunState, run: ContenderRun, steps: in
     return {
         **store_keys.list_shared_facts(plan, pairing, *sides),
         "data": plan.dataset.sha256,
-        "weights": None if plan.weights is None else hashlib.sha256(Path(plan.weights).read_bytes()).hexdigest(),
+        "weights": store_keys.hash_weights(plan),
         "pair": None if pairing is None else pairing.to_json(),
         "devices": plan.devices,
         "steps": steps,

@@ -25,6 +25,7 @@ KIND, TIMES = "programs", "compile-times"
 
 _ARCHIVE, _TIMES_FILE = "programs.tar", "times.json"
 _MEASURE = "--cold-compile measures it"
+_HOLDS_WEIGHTS = ("constant-weights", "exported")
 
 
 @dataclass
@@ -151,14 +152,16 @@ class KeptPrograms:
 def list_facts(launcher: Launcher, state: RunState, run: ContenderRun) -> dict[str, Any]:
     """Return everything that decides the programs of a contender, as JSON types.
 
-    Neither seeds nor values of data decide a program. The number and the form of the images do.
+    Values of data decide no program. The number and the form of the images do. Weights decide one that holds them.
     """
     plan = launcher.plan
+    holds_weights = any(plan.knobs(run.contender).get(name) for name in _HOLDS_WEIGHTS)
     return {
         **store_keys.list_shared_facts(plan, state.pairing, run),
         "images": [list(plan.dataset.train.images.shape), str(plan.dataset.train.images.dtype)],
         "tests": len(plan.dataset.test.labels),
         "task": [plan.task, list(plan.batch_sizes or ())],
+        "weights": [plan.seed, store_keys.hash_weights(plan)] if holds_weights else None,
         "backend": run.contender.backend,
         "spec": strict_json.encode(launcher.spec(run, data="", weights=None, seed=0)),
         "variables": launcher.variables(run),

@@ -58,6 +58,11 @@ def list_shared_facts(plan: Plan, pairing: Pairing | None, *sides: ContenderRun)
     }
 
 
+def hash_weights(plan: Plan) -> str | None:
+    """Return the SHA-256 of the file of initial weights, None if the seed alone decides them."""
+    return None if plan.weights is None else hashlib.sha256(Path(plan.weights).read_bytes()).hexdigest()
+
+
 def _hash_variables(variables: Mapping[str, str]) -> str:
     """Return the SHA-256 of the variables that may decide a certificate. Their values may be secrets."""
     deciding = sorted((name, value) for name, value in variables.items() if name.startswith(_PREFIXES))

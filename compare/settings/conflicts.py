@@ -10,13 +10,12 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     "jax": {
         **dict.fromkeys((*PARALLEL["jax"], "steps-per-dispatch", "fused-optimizer", "donation"), "compile"),
         **dict.fromkeys(("rematerialisation", "exported", "pieces", "fused-batch-norm"), "compile"),
-        "compiler-flags": "compile",
+        **dict.fromkeys(("compiler-flags", "constant-weights"), "compile"),
         "concurrent-kernels": "graph-capture",
     },
     "torch": {
         **dict.fromkeys(("concurrent-kernels", "exported", "max-autotune", "fused-batch-norm"), "compile"),
-        "compiler-flags": "compile",
-        **dict.fromkeys(("compiled-autograd", "overlap-exchanges"), "compile"),
+        **dict.fromkeys(("compiler-flags", "constant-weights", "compiled-autograd", "overlap-exchanges"), "compile"),
         "steps-per-dispatch": "graph-capture",
     },
 }
@@ -24,11 +23,12 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
 
 _EXCLUDED: Mapping[str, Sequence[tuple[str, str]]] = {
     "jax": [
+        ("exported", "constant-weights"),
         *(("pieces", name) for name in ("donation", "rematerialisation", "steps-per-dispatch", *PARALLEL["jax"])),
         *(("fused-batch-norm", name) for name in ("pieces", "rematerialisation", *PARALLEL["jax"])),
     ],
     "torch": [
-        ("exported", "graph-capture"),
+        *(("exported", name) for name in ("graph-capture", "constant-weights")),
         *(("fused-batch-norm", name) for name in ("rematerialisation", *PARALLEL["torch"])),
     ],
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 from compare.base.interface import RunSpec
 
-_ANY = ("XLA_FLAGS", "TORCHINDUCTOR_FREEZING", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
+_ANY = ("XLA_FLAGS", "ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA")
 
 
 def find_or_make(

@@ -13,7 +13,7 @@ import numpy as np
 from compare.agreement.measures import Updates, compute_relative_error, is_stored, update_distances
 from compare.base import descriptions, task
 from compare.base.commands import TrainingResult
-from compare.base.interface import KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
+from compare.base.interface import INFER, KEPT_LOSSES, Array, Arrays, Batch, RunSpec, Session
 from compare.base.protocol import drop_infinite
 from compare.data import pruning, weights
 from compare.data.seeding import draw_epoch_batches, make_generator, reorder
@@ -27,14 +27,14 @@ _FEW_ELEMENTS = 8
 def make_initial_weights(session: Session, spec: RunSpec) -> Arrays:
     """Return the weights that training starts from: those that the spec names, or `compare.data.weights.initialise`.
 
-    A pruned model gets those of the full model, without the removed channels.
+    Requests take `compare.data.weights.randomise`, because a compiler drops additions of constant zeros. A pruned model
+    gets the weights of the full model, without the removed channels.
     """
     if spec.weights is not None:
         return weights.load(spec.weights)
-    shapes = session.signature()
-    return pruning.fill(
-        descriptions.read_workload(spec).model, shapes, lambda shapes: weights.initialise(shapes, spec.seed)
-    )
+    draw = weights.randomise if spec.task == INFER else weights.initialise
+    model = descriptions.read_workload(spec).model
+    return pruning.fill(model, session.signature(), lambda shapes: draw(shapes, spec.seed))
 
 
 def train(

@@ -1,9 +1,9 @@
 """Certificates of requests with both frameworks: clean ones pass, and planted differences are found."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,9 @@ import torchbackend.inference
 from compare.agreement import allowances, certificate, floors
 from compare.agreement.certificate import Certificate
 from compare.agreement.floors import Noise
-from compare.base.interface import INFER, Arrays, Backend, RunSpec
+from compare.base.interface import INFER, Array, Arrays, Backend, RunSpec
+from compare.base.requests import InferenceSession
+from compare.data import weights
 from compare.settings import tunings
 from compare.worker import answer_recording
 from jaxbackend import layers
@@ -57,7 +59,13 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Records:
     return record("torch", "stock", tmp_path_factory.mktemp("clean"))
 
 
-@pytest.mark.parametrize("contender", ["jax:stock", "jax:stock+fold-batch-norm", "torch:stock+fold-batch-norm"])
+FOLDED = ("jax:stock+fold-batch-norm", "torch:stock+fold-batch-norm")
+CONSTANT = ("jax:stock+constant-weights", "torch:compiled+channels-last+constant-weights")
+
+
+@pytest.mark.parametrize(
+    "contender", ["jax:stock", *FOLDED, CONSTANT[0], pytest.param(CONSTANT[1], marks=pytest.mark.slow)]
+)
 def test_the_same_function_passes(contender: str, clean: Records, tmp_path: Path) -> None:
     backend, _, tuning = contender.partition(":")
     theirs = record(backend, tuning, tmp_path)
@@ -164,6 +172,29 @@ def test_a_planted_difference_is_found(
     found = judge(clean, record(backend, tuning, tmp_path))
     assert not found.passed
     assert found.tensor == tensor
+
+
+def answer(contender: str, seeds: Sequence[int]) -> tuple[list[Array], Mapping[str, Any]]:
+    """Return the logits of one batch by one session with the weights of each seed, and its settings."""
+    backend, _, tuning = contender.partition(":")
+    knobs = tunings.resolve(backend, tuning, "cpu", "digits-cnn", task=INFER)
+    session = cast(InferenceSession, twins.session(backend, precision="float32", task=INFER, knobs=knobs, batch_size=2))
+    logits = list[Array]()
+    for seed in seeds:
+        session.assign(weights.randomise(session.signature(), seed))
+        twins.trained(session, twins.batches("digits-cnn", 1, size=2), 1)
+        logits += session.answers()
+    return logits, session.settings()
+
+
+@pytest.mark.parametrize("contender", CONSTANT)
+def test_a_program_with_constant_weights_has_those_that_were_assigned_last(contender: str) -> None:
+    taken, settings = answer(contender.replace("+constant-weights", ""), (1, 2, 1))
+    assert not settings["constant-weights"]
+    held, settings = answer(contender, (1, 2, 1))
+    assert settings["constant-weights"]
+    np.testing.assert_allclose(held, taken, rtol=1e-5, atol=1e-5)
+    assert not np.allclose(held[0], held[1], rtol=0.01)
 
 
 def test_a_missing_output_that_no_fold_explains_is_a_mismatch(clean: Records) -> None:

@@ -443,6 +443,7 @@ def test_what_a_backend_always_does_may_be_asked_for() -> None:
         "rematerialisation": False,
         "exported": False,
         "fold-batch-norm": False,
+        "constant-weights": False,
         "inline-dispatch": False,
         "fused-batch-norm": False,
         "steps-per-dispatch": 1,

@@ -231,6 +231,14 @@ def test_seeds_rounds_and_other_contenders_decide_no_program(facts: Facts) -> No
     assert facts.key(replace(facts.plan, contenders=(second, first)), index=1) == facts.key()
 
 
+def test_the_seed_decides_a_program_that_holds_weights(facts: Facts) -> None:
+    first, second = facts.plan.contenders
+    held = replace(first, tuning="compile+constant-weights")
+    plan = replace(facts.plan, contenders=(held, second), task="infer", batch_sizes=(1,))
+    assert facts.key(replace(plan, seed=3)) != facts.key(plan)
+    assert facts.key(replace(plan, seed=3), index=1) == facts.key(plan, index=1)
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [

@@ -137,6 +137,13 @@ def test_work_that_was_not_done_is_found(monkeypatch: pytest.MonkeyPatch, tmp_pa
         ({"batch_size": 4, "batch_sizes": "1,2"}, "--batch-sizes"),
         ({"batch_sizes": "2,1"}, "--batch-sizes"),
         ({"contenders": ("torch:tuned+fused-optimizer", "jax")}, "fused-optimizer is for --task train"),
+        ({"contenders": ("torch:stock+constant-weights", "jax")}, "constant-weights needs compile in torch"),
+        ({"contenders": ("jax:stock+compile=off+constant-weights", "torch")}, "constant-weights needs compile in jax"),
+        ({"contenders": ("jax:ahead-of-time+constant-weights", "torch")}, "exported excludes constant-weights in jax"),
+        (
+            {"contenders": ("torch:ahead-of-time+constant-weights", "jax")},
+            "exported excludes constant-weights in torch",
+        ),
     ],
 )
 def test_settings_of_training_are_refused_by_name(changes: dict[str, Any], words: str) -> None:
@@ -150,6 +157,7 @@ def test_settings_of_training_are_refused_by_name(changes: dict[str, Any], words
         ({"batch_sizes": "1,2"}, "--batch-sizes needs --task infer"),
         ({"contenders": ("torch:ahead-of-time", "jax")}, "ahead-of-time needs --task infer"),
         ({"contenders": ("torch:stock+fold-batch-norm", "jax")}, "fold-batch-norm is for --task infer"),
+        ({"contenders": ("jax:stock+constant-weights", "torch")}, "constant-weights is for --task infer"),
     ],
 )
 def test_settings_of_requests_are_refused_in_training(changes: dict[str, Any], words: str) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import itertools
 import logging
+import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,6 +31,8 @@ _POLL_SECONDS = 0.02
 _FORWARD, _BACKWARD = "forward", "backward"
 _INSTALLED = "__builtins_dict__", "__compiled_fn_", "__import_", "__resume_at_"
 """How names begin that torch gives to the parts of a traced program."""
+_FROZEN = "_frozen_param"
+"""How names begin that torch gives to weights that are constants."""
 
 
 class Store(Protocol):
@@ -204,6 +207,13 @@ def _drop_traces(method: Any) -> None:
     names: dict[str, Any] = method.__func__.__globals__
     for name in [name for name in names if name.startswith(_INSTALLED)]:
         del names[name]
+
+
+def count_frozen() -> int:
+    """Return the number of this process's programs that hold weights as constants: modules with their names."""
+    codecache: Any = sys.modules.get("torch._inductor.codecache")
+    modules: list[Any] = codecache.PyCodeCache.modules if codecache else []
+    return sum(any(name.startswith(_FROZEN) for name in vars(module)) for module in modules)
 
 
 def count() -> int:
