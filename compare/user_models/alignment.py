@@ -173,7 +173,8 @@ class _Side:
         layer = self.layers[path]
         settings = tuple((name, repr(layer.settings.get(name))) for name in _DISTINCTIVE_SETTINGS)
         ahead = (numbers[path] for numbers in self._ahead)
-        return [layer.role, *ahead, settings, layer.output[1:], tuple(sorted(layer.between)), _attention_part(path)]
+        functions = tuple(sorted(layer.between)), tuple(sorted(word.partition("(")[0] for word in layer.between))
+        return [layer.role, *ahead, settings, layer.output[1:], *functions, _attention_part(path)]
 
 
 Labels = Mapping[str, list[Hashable]]

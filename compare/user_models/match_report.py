@@ -71,7 +71,7 @@ class Pairing:
         if certificate.passed or self.is_alone:
             return replace(certificate, notes=(*self.matching.remarks, *certificate.notes))
         here, before = self._find_differences(certificate)
-        cause = here[0].advice[0].cause if here else certificate.cause
+        cause = here[0].advice[0].cause if here else self._blame_layer(certificate) or certificate.cause
         repairs = list[str]()
         notes = [line for difference in here or before[-1:] for line in _write_settings(difference)]
         notes += [] if here else self._name_functions(certificate.tensor or "")
@@ -145,6 +145,14 @@ class Pairing:
         ]
         before = [differences[path] for number, path in ordered if number < failed]
         return here, [difference for difference in before if not difference.is_harmless]
+
+    def _blame_layer(self, certificate: Certificate) -> str | None:
+        """Return that the first failed layer differs alone, although its settings are equal. None for other tensors."""
+        _, is_activation, path = (certificate.tensor or "").partition("/activation/")
+        path = path.partition("#")[0]
+        if not is_activation or path not in self.different:
+            return None
+        return f"{path} computes something else by itself, with equal settings: look into its own code on both sides"
 
     def _number_layers(self) -> dict[str, int]:
         """Return the number of every matched layer by torch's path."""

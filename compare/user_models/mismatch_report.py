@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from itertools import takewhile, zip_longest
 
@@ -118,10 +119,25 @@ def _skip_free(torch: list[Layer], jax: list[Layer]) -> tuple[list[tuple[Layer, 
         return [], torch, jax
     others = [[layer for layer in side if layer.role != "parameters"] for side in sides]
     for first, second in (others, free):
-        same = list(takewhile(lambda pair: find_kind(pair[0]) == find_kind(pair[1]), zip(first, second, strict=False)))
-        if len(same) < max(len(first), len(second)):
-            return same, first[len(same) :], second[len(same) :]
+        same = _count_alike(first, second)
+        if first is free[0] and {len(side[same].variables) for side in free if side[same:]} - {1}:
+            first, second = map(_split_up, free)
+            same = _count_alike(first, second)
+        if same < max(len(first), len(second)):
+            return list(zip(first[:same], second[:same], strict=True)), first[same:], second[same:]
     return [], torch, jax
+
+
+def _count_alike(torch: Sequence[Layer], jax: Sequence[Layer]) -> int:
+    """Return how many layers match by order before the first that do not."""
+    pairs = zip(torch, jax, strict=False)
+    return len(list(takewhile(lambda pair: find_kind(pair[0]) == find_kind(pair[1]), pairs)))
+
+
+def _split_up(layers: Sequence[Layer]) -> list[Layer]:
+    """Return a layer for each free parameter, in the order of their first use."""
+    single = [replace(layer, path=each.own, variables=(each,)) for layer in layers for each in layer.variables]
+    return sorted(single, key=lambda layer: layer.variables[0].moment)
 
 
 def _align_rows(torch: Sequence[Layer], jax: Sequence[Layer]) -> list[Row]:

@@ -53,6 +53,15 @@ def test_the_nearest_layer_before_is_shown_and_the_cause_stays(tensor: str | Non
     assert _explained(tensor, _matching("three"), _matching("one")) == ("arithmetic", ["three"])
 
 
+def test_a_layer_that_differs_alone_with_equal_settings_is_the_cause() -> None:
+    made = Pairing({}, _matching(), different={"first": 0.5})
+    assert "first computes something else" in (
+        made.explain(replace(FAILED, tensor="step1/activation/first")).cause or ""
+    )
+    for tensor in ("step1/activation/first.input", "step1/activation/one", "step1/gradient/first.kernel"):
+        assert made.explain(replace(FAILED, tensor=tensor)).cause == "arithmetic"
+
+
 def test_a_layer_before_that_training_does_not_feel_is_not_shown() -> None:
     layers = [
         convolution("first", (3, 3, 3, 4), [""]),

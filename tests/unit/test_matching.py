@@ -90,6 +90,15 @@ def test_ambiguous_layers_are_refused_and_a_map_settles_them() -> None:
     assert "ambiguous: torch's right, middle" in refused(a, b, given={"left.weight": "params/Left_0/kernel"})
 
 
+def test_the_number_of_pools_tells_branches_apart_whose_pools_differ() -> None:
+    def branches(pool: str, *names: str) -> list[Said]:
+        made = [renamed(dense(name, (4, 4), [""]), between=(pool,) * (1 + (name == "long"))) for name in names]
+        return [*made, dense("fc", (4, 10), names)]
+
+    a, b = torch(*branches("max-pool(3, 2, ceil)", "long", "short")), jax(*branches("max-pool(3, 2)", "short", "long"))
+    assert match(a, b).to_map()["long.weight"] == "params/Long_0/kernel"
+
+
 def test_the_names_of_an_attention_tell_its_parts_apart() -> None:
     def parts(*names: str) -> list[Said]:
         return [*(dense(name, (4, 4), [""]) for name in names), dense("fc", (4, 10), names)]

@@ -6,7 +6,7 @@ import pytest
 
 from compare.user_models.matching import match
 from tests.unit.traced_models import attention, refused, resnet, scaled, shortcut_first, without
-from tests.unit.traces import batch_norm, both, convolution, dense, flax_path, jax, renamed, torch
+from tests.unit.traces import batch_norm, both, convolution, dense, flax_path, jax, parameters, renamed, torch
 
 
 def test_what_lies_ahead_tells_apart_although_something_differs_further_on() -> None:
@@ -23,6 +23,14 @@ def test_what_lies_ahead_tells_apart_although_something_differs_further_on() -> 
     assert text.startswith(
         "the layers do not match: flax lacks a layer like torch's n (batch-norm 8); 4 layers match before"
     )
+
+
+def test_a_missing_parameter_is_named_although_one_module_holds_the_others_on_one_side() -> None:
+    star, scales = parameters("star", ["a"], gain=(1,)), [parameters(name, [], gamma=(8,)) for name in ("s", "t")]
+    layers = [dense("a", (4, 8), [""]), dense("fc", (8, 10), ["a"])]
+    own = parameters("", [""], one=(8,), two=(8,))
+    text = refused(torch(layers[0], star, *scales, layers[1]), jax(own, *layers))
+    assert text.startswith("the layers do not match: flax lacks a parameter like torch's star.gain (parameters 1);")
 
 
 @pytest.mark.parametrize("name", ["stembn", "b0.bn1", "b1.conv2", "b1.shortbn", "b2.bn2"])
