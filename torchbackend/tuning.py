@@ -16,7 +16,14 @@ from torch.backends import cudnn
 from compare.base.interface import KnobValues, RunSpec
 from compare.machine.variables import PROBES
 from torchbackend import overlap
-from torchbackend.only import buckets, graph_passes, programs, vector_instructions, whole_files
+from torchbackend.only import (
+    buckets,
+    fused_convolutions,
+    graph_passes,
+    programs,
+    vector_instructions,
+    whole_files,
+)
 from torchbackend.precision import Policy
 
 
@@ -44,7 +51,11 @@ def prepare(knobs: KnobValues, device: str, *, exchanges: bool, keeps_traces: bo
     cudnn.benchmark = bool(knobs["kernel-search"])
     dynamo.optimize_ddp = "python_reducer" if joint else bool(knobs["overlap-reduction"])
     inductor._fuse_ddp_communication_passes = []  # torch's own passes join no gradient of a convolution in NHWC
-    graph_passes.use_passes([buckets.join] * joint + [overlap.overlap_exchanges] * late)
+    graph_passes.use_passes(
+        [buckets.join] * joint
+        + [overlap.overlap_exchanges] * late
+        + [fused_convolutions.fuse] * bool(knobs["fused-convolutions"])
+    )
     inductor.reorder_for_peak_memory = not late  # to save a few bytes it would undo our order
     inductor.combo_kernels = bool(knobs["concurrent-kernels"])
     inductor.freezing = bool(knobs["constant-weights"])
@@ -82,6 +93,7 @@ def read_settings(spec: RunSpec, policy: Policy, device: torch.device, *, compil
         "kernel-search": cudnn.benchmark,
         "max-autotune": inductor.max_autotune and inductor.coordinate_descent_tuning,
         "concurrent-kernels": inductor.combo_kernels,
+        "fused-convolutions": graph_passes.uses_pass(fused_convolutions.fuse),
         "overlap-exchanges": graph_passes.uses_pass(overlap.overlap_exchanges),
         "excess_precision": compiled and mixed and not inductor.emulate_precision_casts,
         "deterministic": torch.are_deterministic_algorithms_enabled(),

@@ -206,6 +206,16 @@ _ALL = (
         tasks=_INFER,
     ),
     Knob(
+        "fused-convolutions",
+        "let the kernel of a convolution add its bias and a residual, and apply ReLU",
+        False,
+        {"torch": "aten::cudnn_convolution_relu and aten::cudnn_convolution_add_relu, where ReLU alone reads a result"},
+        {"jax": "XLA joins them where it can"},
+        required_device="cuda",
+        tasks=_INFER,
+        adds_compilation=True,
+    ),
+    Knob(
         "inline-dispatch",
         "compute in the caller's thread: a small request waits for no other thread",
         False,

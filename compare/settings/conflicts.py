@@ -15,7 +15,8 @@ _NEEDED: Mapping[str, Mapping[str, str]] = {
     },
     "torch": {
         **dict.fromkeys(("concurrent-kernels", "exported", "max-autotune", "fused-batch-norm"), "compile"),
-        **dict.fromkeys(("compiler-flags", "constant-weights", "compiled-autograd", "overlap-exchanges"), "compile"),
+        **dict.fromkeys(("compiler-flags", "constant-weights", "fused-convolutions"), "compile"),
+        **dict.fromkeys(("compiled-autograd", "overlap-exchanges"), "compile"),
         "steps-per-dispatch": "graph-capture",
     },
 }
@@ -28,7 +29,7 @@ _EXCLUDED: Mapping[str, Sequence[tuple[str, str]]] = {
         *(("fused-batch-norm", name) for name in ("pieces", "rematerialisation", *PARALLEL["jax"])),
     ],
     "torch": [
-        *(("exported", name) for name in ("graph-capture", "constant-weights")),
+        *(("exported", name) for name in ("graph-capture", "constant-weights", "fused-convolutions")),
         *(("fused-batch-norm", name) for name in ("rematerialisation", *PARALLEL["torch"])),
     ],
 }

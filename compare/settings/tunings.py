@@ -59,11 +59,17 @@ def _captured(backend: str, steps: int, *switches: str) -> dict[str, Value]:
 INFERRED: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
     ("tuned", "jax", "cpu"): {"compile": True, "fold-batch-norm": True, "inline-dispatch": True},
     ("tuned", "torch", "cpu"): {"channels-last": True, "fold-batch-norm": True},
-    ("tuned", "jax", "cuda"): {"compile": True, "fold-batch-norm": True, "graph-capture": True},
+    ("tuned", "jax", "cuda"): {
+        "compile": True,
+        "constant-weights": True,
+        "fold-batch-norm": True,
+        "graph-capture": True,
+    },
     ("tuned", "torch", "cuda"): {
         "compile": True,
         "channels-last": True,
         "fold-batch-norm": True,
+        "fused-convolutions": True,
         "graph-capture": True,
         "kernel-search": True,
     },

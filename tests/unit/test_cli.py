@@ -123,7 +123,7 @@ REFUSALS = [
     (["fake"], "a comparison needs at least two contenders, got 1: fake"),
     (["fakes"], "unknown contender 'fakes'; did you mean 'fake'? allowed: BACKEND[:TUNING]"),
     (["Fake:stock", "other"], "unknown contender 'Fake:stock'; did you mean 'fake'? allowed: BACKEND[:TUNING]"),
-    (["fake", "other", "--knobs", "fused"], "did you mean 'fused-optimizer' or 'fused-batch-norm'?"),
+    (["fake", "other", "--knobs", "fused"], "did you mean 'fused-optimizer' or 'fused-batch-norm'"),
     (["fake", "other", "--precision", "fp16"], "--precision 'fp16' is not allowed; did you mean 'float16'? allowed: "),
     (["fake", "other", "--workload", "resnet"], "unknown workload 'resnet'; did you mean 'resnet50'? allowed: "),
     (["fake", "other", "--precision", "fp8"], "--precision 'fp8' is not allowed; allowed: float64, float32, tf32"),

@@ -158,6 +158,7 @@ def test_settings_of_training_are_refused_by_name(changes: dict[str, Any], words
         ({"contenders": ("torch:ahead-of-time", "jax")}, "ahead-of-time needs --task infer"),
         ({"contenders": ("torch:stock+fold-batch-norm", "jax")}, "fold-batch-norm is for --task infer"),
         ({"contenders": ("jax:stock+constant-weights", "torch")}, "constant-weights is for --task infer"),
+        ({"contenders": ("torch:compiled+fused-convolutions", "jax")}, "fused-convolutions is for --task infer"),
     ],
 )
 def test_settings_of_requests_are_refused_in_training(changes: dict[str, Any], words: str) -> None:
