@@ -105,13 +105,11 @@ def _find_convolution(node: Any) -> tuple[Any, Any]:
 
 
 def _is_fusible(node: Any) -> bool:
-    return (
-        isinstance(node, Node)
-        and node.target is _ATEN.convolution.default
-        and not node.args[6]  # transposed
-        and node.args[8] == 1  # groups
-        and node.meta["val"].dtype in _NO_FLOAT64
-    )
+    if not isinstance(node, Node) or node.target is not _ATEN.convolution.default:
+        return False
+    arguments: Any = node.args
+    is_transposed, groups = arguments[6], arguments[8]
+    return not is_transposed and groups == 1 and node.meta["val"].dtype in _NO_FLOAT64
 
 
 def _is_alike(conv: Any, residual: Any) -> bool:
