@@ -68,7 +68,8 @@ class InferenceSession:
         holds_weights = spec.knobs["exported"] or spec.knobs["constant-weights"]
         keeps_traces = spec.keeps_traces and not (self._is_own or holds_weights)
         tuning.prepare(spec.knobs, spec.device, exchanges=False, keeps_traces=keeps_traces)
-        inductor.cpp.weight_prepack = self._policy.compute_dtype != torch.float64  # oneDNN packs none, and torch fails
+        if spec.device == "cpu" and self._policy.compute_dtype == torch.float64:
+            inductor.freezing = False  # it packs weights for oneDNN, which has no float64, and fails
         self._leaves = layout.leaves(self._assigned, self._table)
         self._model: nn.Module | None = None
         self._compiled: Program | None = None

@@ -174,11 +174,11 @@ def test_a_planted_difference_is_found(
     assert found.tensor == tensor
 
 
-def answer(contender: str, seeds: Sequence[int]) -> tuple[list[Array], Mapping[str, Any]]:
+def answer(contender: str, seeds: Sequence[int], precision: str = "float32") -> tuple[list[Array], Mapping[str, Any]]:
     """Return the logits of one batch by one session with the weights of each seed, and its settings."""
     backend, _, tuning = contender.partition(":")
     knobs = tunings.resolve(backend, tuning, "cpu", "digits-cnn", task=INFER)
-    session = cast(InferenceSession, twins.session(backend, precision="float32", task=INFER, knobs=knobs, batch_size=2))
+    session = cast(InferenceSession, twins.session(backend, precision=precision, task=INFER, knobs=knobs, batch_size=2))
     logits = list[Array]()
     for seed in seeds:
         session.assign(weights.randomise(session.signature(), seed))
@@ -195,6 +195,7 @@ def test_a_program_with_constant_weights_has_those_that_were_assigned_last(conte
     assert settings["constant-weights"]
     np.testing.assert_allclose(held, taken, rtol=1e-5, atol=1e-5)
     assert not np.allclose(held[0], held[1], rtol=0.01)
+    np.testing.assert_allclose(answer(contender, (1,), "float64")[0], taken[:1], rtol=1e-5, atol=1e-5)
 
 
 def test_a_missing_output_that_no_fold_explains_is_a_mismatch(clean: Records) -> None:

@@ -114,6 +114,12 @@ def test_parameters_of_few_elements_and_what_begins_as_zeros_are_not_asked(
     assert training.measure_movement(worker._open_session, start) == {"kernel": 1.0, "bad": None}
 
 
+@pytest.mark.parametrize("task", ["train", "infer"])
+def test_requests_have_no_biases_of_zeros_which_a_compiler_would_drop(spec: RunSpec, task: str) -> None:
+    initial = training.make_initial_weights(opened(spec)._open_session, replace(spec, task=task))
+    assert initial["dense.bias"].any() == (task == "infer")
+
+
 @pytest.mark.parametrize(("device", "made"), [("cuda", 0), ("cpu", 4)])
 def test_initial_weights_are_made_once_where_they_do_not_count_as_used_memory(
     spec: RunSpec, monkeypatch: pytest.MonkeyPatch, device: str, made: int
