@@ -12,7 +12,7 @@ from compare.base import installed
 from compare.base.knobs import KNOBS, Value
 from compare.base.workloads import WORKLOADS
 from compare.machine import environment
-from compare.settings.tunings import GIVEN, INFERRED, SYNCHRONISED, TUNED, TUNINGS
+from compare.settings.tunings import GIVEN, INFERRED, INFERRED_FOR, SYNCHRONISED, TUNED, TUNINGS
 
 _LEAST_WIDTH = 76
 """A narrower table would cut names. A narrower terminal breaks lines itself."""
@@ -56,6 +56,8 @@ def knobs() -> None:
     typer.echo("\nwith --task infer")
     for (tuning, backend, device), settings in INFERRED.items():
         typer.echo(f"  {backend:5}  {tuning}, {device}: {_spell(settings)}")
+    for (backend, device, workload), settings in INFERRED_FOR.items():
+        typer.echo(f"  {backend:5}  tuned, {device}, {workload}: {_spell(settings)}")
 
 
 def _spell(settings: Mapping[str, Value]) -> str:

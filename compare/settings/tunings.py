@@ -85,6 +85,15 @@ INFERRED: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
     },
 }
 
+_FROZEN: Mapping[str, Value] = {"compile": True, "fold-batch-norm": True, "constant-weights": True}
+
+# `tuned` for requests of some workloads, by (backend, device, workload). On a CPU, TorchInductor packs weights, which
+# makes deep models faster. XLA gains only where a request takes microseconds, and it would store large weights.
+INFERRED_FOR: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
+    ("jax", "cpu", "digits-cnn"): {**_FROZEN, "inline-dispatch": True},
+    ("torch", "cpu", "cifar-resnet18"): {**_FROZEN, "channels-last": True},
+}
+
 EVERY_OTHER = "every other workload"
 _NOTHING: Mapping[str, Value] = {}
 _H200 = "benchmarks/h200"
@@ -241,7 +250,10 @@ def check_word(item: str, where: str, separator: str = "+") -> None:
 def _named(
     backend: str, name: str, device: str, workload: str, precision: str | None, task: str
 ) -> Mapping[str, Value]:
-    if task == INFER and (name, backend, device) in INFERRED:
+    is_measured = (backend, device, workload) in INFERRED_FOR and precision != "float64"  # oneDNN has no float64
+    if task == INFER and name == "tuned" and is_measured:
+        settings = INFERRED_FOR[backend, device, workload]
+    elif task == INFER and (name, backend, device) in INFERRED:
         settings = INFERRED[name, backend, device]
     elif name == "tuned":
         keys = [(backend, device, each) for each in (f"{workload} in {precision}", workload, EVERY_OTHER)]

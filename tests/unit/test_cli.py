@@ -466,6 +466,15 @@ def test_what_only_makes_later_steps_fast_is_left_out_where_the_first_step_is_to
     assert reduce_compilation("jax", jitted) == drop_search(jitted) == {**jitted, "kernel-search": False}
 
 
+def test_tuned_requests_on_a_cpu_hold_their_weights_where_that_was_measured_to_win() -> None:
+    constant = {
+        (backend, workload): resolve(backend, "tuned", "cpu", workload, task="infer")["constant-weights"]
+        for backend in ("jax", "torch")
+        for workload in ("digits-cnn", "cifar-resnet18")
+    }
+    assert [pair for pair, is_on in constant.items() if is_on] == [("jax", "digits-cnn"), ("torch", "cifar-resnet18")]
+
+
 def test_tuned_is_that_of_the_workload_where_it_has_been_measured() -> None:
     tuned = {workload: resolve("torch", "tuned", "cuda", workload) for workload in ("cifar-cnn", "resnet50")}
     several = {workload: int(values["steps-per-dispatch"]) for workload, values in tuned.items()}
