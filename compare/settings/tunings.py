@@ -59,12 +59,7 @@ def _captured(backend: str, steps: int, *switches: str) -> dict[str, Value]:
 INFERRED: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
     ("tuned", "jax", "cpu"): {"compile": True, "fold-batch-norm": True, "inline-dispatch": True},
     ("tuned", "torch", "cpu"): {"channels-last": True, "fold-batch-norm": True},
-    ("tuned", "jax", "cuda"): {
-        "compile": True,
-        "constant-weights": True,
-        "fold-batch-norm": True,
-        "graph-capture": True,
-    },
+    ("tuned", "jax", "cuda"): {"compile": True, "fold-batch-norm": True, "graph-capture": True},
     ("tuned", "torch", "cuda"): {
         "compile": True,
         "channels-last": True,
@@ -88,9 +83,10 @@ INFERRED: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
 _FROZEN: Mapping[str, Value] = {"compile": True, "fold-batch-norm": True, "constant-weights": True}
 
 # `tuned` for requests of some workloads, by (backend, device, workload). On a CPU, TorchInductor packs weights, which
-# makes deep models faster. XLA gains only where a request takes microseconds, and it would store large weights.
+# makes deep models faster. XLA gains where the host limits a request, and each stored program then has the weights.
 INFERRED_FOR: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
     ("jax", "cpu", "digits-cnn"): {**_FROZEN, "inline-dispatch": True},
+    ("jax", "cuda", "resnet50"): {**_FROZEN, "graph-capture": True},
     ("torch", "cpu", "cifar-resnet18"): {**_FROZEN, "channels-last": True},
 }
 
