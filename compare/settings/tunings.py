@@ -88,6 +88,7 @@ INFERRED_FOR: Mapping[tuple[str, str, str], Mapping[str, Value]] = {
     ("jax", "cpu", "digits-cnn"): {**_FROZEN, "inline-dispatch": True},
     ("jax", "cuda", "resnet50"): {**_FROZEN, "graph-capture": True},
     ("torch", "cpu", "cifar-resnet18"): {**_FROZEN, "channels-last": True},
+    ("torch", "cpu", "mobilenet-v2"): _FROZEN,
 }
 
 EVERY_OTHER = "every other workload"
