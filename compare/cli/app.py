@@ -86,7 +86,29 @@ class _Commands(TyperGroup):
             if allowed is None or error.param is None:
                 raise
             option = error.param.opts[0]
+            allowed = _describe_number(error.param, allowed)
             raise Refused(f"{option} {_read_value(option)!r} is not allowed; allowed: {allowed}") from error
+        except Exception as error:  # typer has moved the classes of its errors, too
+            flag = str(getattr(error, "option_name", ""))
+            others = _list_commands_with(flag)
+            if type(error).__name__ != "NoSuchOption" or not others:
+                raise
+            raise Refused(f"No such option: {flag}; the option belongs to {', '.join(others)}") from error
+
+
+def _describe_number(parameter: Any, words: str) -> str:
+    """Return the numbers that an option takes, with their unit."""
+    from compare.settings.options import COMMAND_LINE, SETTINGS
+
+    option = SETTINGS.get(parameter.name) or COMMAND_LINE.get(parameter.name)
+    return option.kind.allowed if option else f"{words} ({parameter.metavar})"
+
+
+def _list_commands_with(flag: str) -> list[str]:
+    """Return the commands that take an option of the common definition."""
+    from compare.settings.options import list_options
+
+    return [name for name in COMMANDS if flag in {option.flag for option in list_options(name) if option.flag}]
 
 
 def _read_value(option: str) -> str:

@@ -10,15 +10,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from compare.base.errors import make_printable
+from compare.base.errors import make_printable, suggest
 from compare.base.interface import Refused
 from compare.cli.command_line import to_path
 from compare.store import private_folder
-from compare.store.entries import Entry, Store
+from compare.store.entries import KINDS, Entry, Store
 
 _ACTIONS = ("list", "clear")
 _PROGRAMS = "programs"
-_KINDS = ("certificates", "cells", _PROGRAMS, "compile-times", "run-times")
 _LEAST_WIDTH = 100
 
 
@@ -26,18 +25,18 @@ def cache(
     action: Annotated[str, typer.Argument(metavar="list|clear", help="List what is kept, or delete it.")],
     kind: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help=f"Only {', '.join(_KINDS[:-1])} or {_KINDS[-1]}.", show_default=False),
+        typer.Option(metavar="NAME", help=f"Only {', '.join(KINDS[:-1])} or {KINDS[-1]}.", show_default=False),
     ] = None,
     folder: Annotated[
         Path | None,
         typer.Option("--store", metavar="DIR", parser=to_path, help="The store that --store of a run named."),
     ] = None,
 ) -> None:
-    """List or delete what samestep keeps from run to run: certificates, finished cells and compiled programs."""
+    """List or delete what samestep keeps from run to run, such as certificates and compiled programs."""
     if action not in _ACTIONS:
         raise Refused(f"cache {action}: no such action; allowed: {', '.join(_ACTIONS)}")
-    if kind is not None and kind not in _KINDS:
-        raise Refused(f"--kind {kind} is not allowed; allowed: {', '.join(_KINDS)}")
+    if kind is not None and kind not in KINDS:
+        raise Refused(f"--kind {kind} is not allowed; {suggest(kind, KINDS)}allowed: {', '.join(KINDS)}")
     store = Store(private_folder.find_root(folder))
     if action == "list":
         _show(store, kind)

@@ -12,6 +12,7 @@ import typer
 from compare.base.interface import Refused
 from compare.cli import pair_options
 from compare.settings import options
+from compare.settings.kinds import Share
 from compare.settings.options import COMMAND_LINE, OWN_MODELS, SETTINGS, Option, Settings
 
 _T = TypeVar("_T")
@@ -109,6 +110,8 @@ def _parameter(command: str, option: Option) -> inspect.Parameter:
         annotation = list[str] | None
     elif kind is Path:
         annotation, info = Path | None, info | {"parser": to_path}
+    elif isinstance(option.kind, Share):
+        info["parser"] = option.kind.parse
     declaration = typer.Option(option.flag, **info) if option.flag else typer.Argument(**info)
     return inspect.Parameter(
         option.name,

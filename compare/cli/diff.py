@@ -21,6 +21,8 @@ from compare.settings import contenders, plan
 from compare.settings.kinds import Fraction
 from compare.settings.options import SETTINGS, Settings
 
+_AGAINST = "diff --against REV --torch FILE.py:NAME --input HxWxC --classes N"
+
 
 @takes_options("diff")
 def diff(
@@ -63,9 +65,11 @@ def diff(
         if old is not None:
             raise Refused(f"--against {against} and {old}: allowed: two results, or --against with your own model")
         _diff_revisions(against, changes, threshold, as_json, undecided)
-    if changes or old is None or new is None:
-        named = ", ".join(changes) or "one result"
-        raise Refused(f"diff with {named}: allowed: diff OLD NEW, or diff --against REV --torch FILE.py:NAME ...")
+    if changes:
+        flags = [SETTINGS[name].flag for name in changes if name not in ("workload", "request")]
+        raise Refused(f"{flags[0] if flags else 'a model'} needs --against; allowed: diff OLD NEW, or {_AGAINST}")
+    if old is None or new is None:
+        raise Refused(f"diff compares two results; allowed: diff OLD NEW, or {_AGAINST}")
     before, after = stored_result.load(old), stored_result.load(new)
     other_work = regression.find_other_work(before, after)
     if other_work and not anyway:
@@ -96,7 +100,7 @@ def _diff_revisions(
     settings = Settings(**values)
     sides = contenders.list_sides(plan.find_workload(settings.workload))
     if len(sides) != 1:
-        raise Refused(f"--against {revision}: allowed: with your own model, --torch or --jax alone")
+        raise Refused(f"--against {revision} needs one model of yours, of torch or jax; allowed: {_AGAINST}")
     settings = replace(settings, contenders=(f"{sides[0]}@{revision}", sides[0]))
     result, path = execute.execute(plan.make(settings), ["samestep", *sys.argv[1:]])
     outcome = _judge_revisions(result, threshold)

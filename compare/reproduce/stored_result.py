@@ -19,6 +19,8 @@ def read(path: Path) -> bytes:
     """
     data = untrusted.read(result_file.find_file(path), collection.TOTAL_LIMIT, KIND)
     if not archive.is_zip(data):
+        if path.suffix == ".zip":
+            raise Refused("is no zip file; allowed: a bundle")
         untrusted.check_size(data)
     elif len(data) > archive.TOTAL_LIMIT and not collection.is_collection(data):
         raise Refused(f"is too large; allowed: at most {archive.TOTAL_LIMIT:,} bytes")

@@ -186,10 +186,10 @@ def parse_backends(texts: Sequence[str], command: str) -> list[str]:
     """Return the backends that a user names for a command that chooses the tunings itself.
 
     Raises:
-        Refused: a contender names a tuning, or as `parse`.
+        Refused: a contender names a tuning or a revision, or as `parse`.
     """
     for text in texts:
-        if ":" in text:
+        if ":" in text or "@" in text:
             raise Refused(f"samestep {command} {text} is not allowed; allowed: backends such as torch and jax")
     return [contender.backend for contender in parse(list(dict.fromkeys(texts)), 1)]
 

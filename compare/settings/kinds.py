@@ -204,6 +204,21 @@ class Number(Kind):
         return {"type": "number", "exclusiveMinimum": 0, **most}
 
 
+class Share(Number):
+    """A number above 0 and below 1. The command line takes a percentage, too."""
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(allowed, 1, below=True)
+
+    def parse(self, text: str) -> float | str:
+        """Return the number of a text such as 0.01 or 1%, and any other text as it is."""
+        number = text.strip().removesuffix("%")
+        try:
+            return float(number) / 100 if text.strip().endswith("%") else float(number)
+        except ValueError:
+            return text
+
+
 class Fraction(Kind):
     """A fraction, or a percentage: `3%` and `0.03` are the same."""
 

@@ -20,6 +20,7 @@ from compare.settings.kinds import (
     Kind,
     Number,
     PathOf,
+    Share,
     Switch,
     Text,
     Texts,
@@ -205,10 +206,9 @@ class RunSettings:
         Choice(lambda: _interface().TASKS),
         "train (steps) or infer (requests).",
         group=WHAT,
-        commands=(_COMPARE, _FIT, _SCALE),
+        commands=(_COMPARE,),
         metavar="NAME",
         spec_key="task",
-        helps={_FIT: "Only train.", _SCALE: "Only train."},
     )
     batch_sizes: "Sequence[int] | str | None" = _option(
         None,
@@ -271,7 +271,7 @@ class RunSettings:
     )
     prune: float | None = _option(
         None,
-        Number("above 0 and below 1 (0.5 removes half of the channels)", 1, below=True),
+        Share("above 0 and below 1 (0.5 or 50% removes half of the channels)"),
         "Remove this share of the channels on both sides.",
         group=WHAT,
         commands=(_COMPARE, _AGREE),
@@ -323,7 +323,7 @@ class RunSettings:
     )
     margin: float = _option(
         0.01,
-        Number("above 0 and below 1 (0.01 is 1 %)", 1, below=True),
+        Share("above 0 and below 1 (0.01 is 1%)"),
         "Least relative difference to count.",
         commands=(_COMPARE,),
         metavar="X",
@@ -390,10 +390,10 @@ class RunSettings:
         None,
         Number("cores above 0, up to 4096", 4096),
         "Cores that others may keep busy.",
-        commands=(_COMPARE,),
+        commands=(_COMPARE, _DIFF),
         metavar="CORES",
         unit="cores",
-        default_text="from 0.25",
+        default_text="0.25, and 0.25 more per spare core",
         spec_key="void_limit",
         schema={"type": ["number", "null"], "exclusiveMinimum": 0},
     )
@@ -495,7 +495,7 @@ class Settings(RunSettings):
     tuning: str | None = _option(
         None,
         Text(),
-        "Tuning where none is named: stock, compiled, tuned.",
+        "Tuning where none is named: stock, compiled, tuned, best, with infer ahead-of-time.",
         group=WHAT,
         commands=(*_ALL, _DIFF),
         metavar="NAME",
@@ -518,7 +518,7 @@ class Settings(RunSettings):
     batch_size: int | None = _option(
         None,
         Whole(2),  # batch norm has no variance over one image
-        "Images per step, over all devices.",
+        "Images per step, over all devices, or per request.",
         group=WHAT,
         commands=(*_ALL, _DIFF),
         metavar="N",
@@ -622,14 +622,20 @@ class CommandLine:
     quick: bool = _option(
         False,
         Switch(),
-        "5 rounds that count, and no energy.",
+        "5 rounds, up to 5 more for void ones. No energy.",
         commands=(_COMPARE, _SCALE),
         rank=8,
         example="--quick --device cpu",
         sets={"rounds": 5, "energy": False},
-        helps={_SCALE: "5 rounds that count."},
+        helps={_SCALE: "5 rounds, up to 5 more for void ones."},
     )
-    paper: bool = _option(False, Switch(), "20 rounds that count.", commands=(_COMPARE, _SCALE), sets={"rounds": 20})
+    paper: bool = _option(
+        False,
+        Switch(),
+        "20 rounds, up to 20 more for void ones.",
+        commands=(_COMPARE, _SCALE),
+        sets={"rounds": 20},
+    )
     skip_cold_compile: bool = _option(
         False,
         Switch(),

@@ -237,10 +237,10 @@ def check_word(item: str, where: str, separator: str = "+") -> None:
         raise Refused(f"{where}: the knob {word} was removed; use {REMOVED[word]}")
     if word in allowed:
         return
-    knobs = ", ".join([*KNOBS, *PARALLEL_WORDS])
     raise Refused(
         (f"unknown tuning or knob {word!r} in {where}" if word else f"{where} has an empty part")
-        + f"; {suggest(word, allowed)}allowed: {', '.join(TUNINGS)}, or knobs joined by {separator!r} out of {knobs}"
+        + f"; {suggest(word, allowed)}allowed: {', '.join(TUNINGS)}, or knobs joined by {separator!r}: "
+        "`samestep knobs` lists them"
     )
 
 

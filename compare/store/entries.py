@@ -21,6 +21,9 @@ from compare.base import untrusted
 from compare.base.interface import Refused
 from compare.store import private_folder
 
+KINDS = ("certificates", "cells", "programs", "compile-times", "run-times", "revisions", "best")
+"""Kinds of entries."""
+
 LARGEST = 20 * 2**30
 """Bytes that the store may take. Entries that were not used for longest go first."""
 
@@ -96,7 +99,10 @@ class Store:
 
         Raises:
             OSError: the file system refuses. Then nothing of the entry remains.
+            ValueError: the kind is none of `KINDS`, so no command could delete the entry.
         """
+        if kind not in KINDS:
+            raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
         key = compute_key(facts)
         private_folder.make(self.root / kind)
         self._remove_leftovers()

@@ -122,7 +122,7 @@ class _Reader:
         tables = [self._table(each, "comparison", index) for index, each in enumerate(cast("list[Any]", listed))]
         cells = [*self._combine(defaults, grid), *self._list(defaults, tables)]
         if not cells:
-            raise self._refuse(1, "names no comparison; allowed: [grid] with lists, or [[comparison]]")
+            raise Refused(f"{self.path} names no comparison; allowed: [grid] with lists, or [[comparison]]")
         folder = out or Path("samestep-out") / name
         return Campaign(name, self._place(cells, folder, store), self.path)
 

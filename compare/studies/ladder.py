@@ -14,7 +14,7 @@ from compare.base.interface import INFER, Refused
 from compare.report.sentences import count_pruned
 from compare.results import result_file
 from compare.results.model import Contender, Result
-from compare.settings import contenders, plan, tasks, tunings
+from compare.settings import contenders, plan, tunings
 from compare.settings.options import Settings
 from compare.studies import ladder_rungs as rungs
 from compare.studies import study
@@ -300,9 +300,8 @@ def list_backends(settings: Settings) -> list[str]:
     """Return the backends that climb.
 
     Raises:
-        Refused: a contender names a tuning, requests are asked for, or knobs are named.
+        Refused: as `contenders.parse_backends`.
     """
-    tasks.refuse_inference(settings, "ladder")
     texts = settings.contenders or contenders.list_sides(plan.find_workload(settings.workload))
     return contenders.parse_backends(texts, "ladder")
 

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,8 @@ def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
         monkeypatch.setitem(backends.BUILT_IN, "torch", BACKENDS["fake"])
         monkeypatch.setitem(backends.BUILT_IN, "jax", BACKENDS["other"])
-        for name in ("examples", "benchmarks"):
-            (program.folder / name).symlink_to(ROOT / name)
+        (program.folder / "benchmarks").symlink_to(ROOT / "benchmarks")
+        shutil.copytree(ROOT / "examples", program.folder / "examples")
         yield program
 
 
@@ -48,12 +49,19 @@ def test_every_command_of_a_page_works(program: Program, page: str, monkeypatch:
     if page == "README.md":
         for name in ("first", "main", "branch"):  # the folders that its table names
             shutil.copytree(stored.path("faster").parent, name)
+    commit_everything(program.folder)
     for words, needs_gpu in pages.commands(page):
         # No later command of a guide uses a result that has no name.
         is_whole = page not in pages.GUIDES or "--out" in words
         check(program, words, needs_gpu, is_whole, monkeypatch)
     for words, _ in pages.table_commands(page) if page == "README.md" else ():
         check(program, words, False, False, monkeypatch)
+
+
+def commit_everything(folder: Path) -> None:
+    """Make the folder a repository with one commit, as the reader's clone has one."""
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
 
 
 def check(program: Program, words: list[str], needs_gpu: bool, is_whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +78,9 @@ def check(program: Program, words: list[str], needs_gpu: bool, is_whole: bool, m
         case ["samestep", command, *rest]:
             if "MNIST" in rest:
                 synthetic_mnist.write(Path("MNIST"))
-            needs_frameworks = "--jax" in rest or command in ("selftest", "fit", "explain", "tune", "ladder")
+            needs_frameworks = (
+                "--jax" in rest or "--torch" in rest or command in ("selftest", "fit", "explain", "tune", "ladder")
+            )
             if needs_frameworks or (command in SMALL and not is_whole):
                 accept(program, command, rest, monkeypatch)
             else:

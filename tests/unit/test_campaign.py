@@ -70,7 +70,7 @@ FAULTS = [
         "[grid\n",
         "is no valid TOML: Expected ']' at the end of a table declaration (at line 1, column 6); allowed: a campaign",
     ),
-    ("[defaults]\nseed = 1\n", "line 1: names no comparison; allowed: [grid] with lists, or [[comparison]]"),
+    ("[defaults]\nseed = 1\n", "names no comparison; allowed: [grid] with lists, or [[comparison]]"),
     ("[[comparison]]\nrounds = 3\nquick = true\n", "line 1: rounds and quick exclude each other"),
     ("[[comparison]]\njax = 'a.py:f'\n", "line 1: jax: a pair of your own needs image, classes as well"),
     ("[[comparison]]\nworkload = 'resnet'\n", "line 1: resnet: unknown workload 'resnet'"),

@@ -43,6 +43,7 @@ REFUSALS = [
     (["fake", "--batch-size", "-8"], "--batch-size -8 is not allowed"),
     (["fake", "--batch-size", "40000000"], "--batch-size 40000000 is not allowed; allowed: 2 to 33554432"),
     (["fake", "--seed", "-1"], "--seed -1 is not allowed"),
+    (["fake", "--memory", "600MiB"], "--memory '600MiB' is not allowed; allowed: a whole number (MIB)"),
     (["fake", "--memory", "0"], "--memory 0 is not allowed; allowed: a whole number of MiB from 1 to"),
     (["fake", "--memory", "-5"], "--memory -5 is not allowed"),
     (["fake", "--memory", str(psutil.virtual_memory().total // MEBIBYTE + 1)], "is not allowed; allowed: a whole"),
@@ -51,7 +52,7 @@ REFUSALS = [
     (["fake", "--deadline", "0"], "--deadline 0 is not allowed"),
     (["fake", "--out", "file"], "--out file: cannot be made"),
     (["fake", "--out", "file/below"], "--out file/below: cannot be made"),
-    (["fake", "--rounds", "3"], "No such option"),
+    (["fake", "--rounds", "3"], "No such option: --rounds; the option belongs to compare, "),
 ]
 
 

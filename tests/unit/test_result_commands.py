@@ -106,6 +106,29 @@ def test_a_hostile_file_is_refused_in_one_line_without_control_codes(program: Pr
         assert program.files() == before
 
 
+@pytest.mark.parametrize("command", ["report", "verify", "reproduce"])
+def test_another_file_with_the_name_of_a_bundle_is_no_zip_file(program: Program, command: str) -> None:
+    (program.folder / "notes.zip").write_text("my notes")
+    code, out, error = program.run(command, "notes.zip")
+    assert (code, out) == (2, "")
+    assert "notes.zip: is no zip file" in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "allowed: diff OLD NEW, or diff --against REV"),
+        (["old.json"], "allowed: diff OLD NEW, or diff --against REV"),
+        (["old.json", "slow.json", "--rounds", "5"], "--rounds needs --against"),
+        (["--against", "HEAD"], "allowed: diff --against REV --torch FILE.py:NAME --input HxWxC --classes N"),
+    ],
+)
+def test_diff_says_what_it_takes(program: Program, arguments: list[str], said: str) -> None:
+    code, out, error = program.run("diff", *arguments)
+    assert (code, out) == (2, "")
+    assert said in error
+
+
 def test_a_key_that_would_clear_the_screen_is_shown_as_text(program: Program) -> None:
     hostile = consistent()
     hostile["environment"]["\x1b[2J\x07"] = 2**70

@@ -178,7 +178,9 @@ def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_what_a_killed_run_did_not_finish_goes_and_another_runs_stays(store: Store) -> None:
     begins = "import os, sys, time; from pathlib import Path; from compare.store.entries import Store\n"
-    waits = "Store(Path(sys.argv[1])).add('k', {'n': 1}, lambda folder: (print(folder, flush=True), time.sleep(600)))"
+    waits = (
+        "Store(Path(sys.argv[1])).add('cells', {'n': 1}, lambda folder: (print(folder, flush=True), time.sleep(600)))"
+    )
     variables = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 
     def begin() -> tuple["subprocess.Popen[str]", Path]:
@@ -190,7 +192,7 @@ def test_what_a_killed_run_did_not_finish_goes_and_another_runs_stays(store: Sto
     (killed, left), (running, used) = begin(), begin()
     killed.kill()
     killed.communicate()
-    store.add("k", {"n": 2}, writing("whole"))
+    store.add("cells", {"n": 2}, writing("whole"))
     assert (left.exists(), used.exists()) == (False, True)
     running.kill()
     running.communicate()

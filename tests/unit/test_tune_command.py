@@ -39,6 +39,8 @@ def read(program: Program) -> dict[str, Any]:
     ("arguments", "said"),
     [
         (["fake:compiled"], "allowed: backends such as torch and jax"),
+        (["fake@HEAD"], "samestep tune fake@HEAD is not allowed; allowed: backends such as torch and jax"),
+        (["fake", "--budget", "10m"], "--budget '10m' is not allowed; allowed: a number (SECONDS)"),
         (["fake", "--budget", "0"], "--budget 0 is not allowed"),
         (["fake", "--budget", "nan"], "--budget nan is not allowed"),
         (["fake", "--memory", "-1"], "--memory -1 is not allowed"),
