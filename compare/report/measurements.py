@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from compare.base.errors import make_printable
 from compare.machine import variables
 from compare.machine.memory import DEFINITIONS
-from compare.report.sentences import DASH, format_percent
+from compare.report.sentences import DASH, format_percent, says_something
 from compare.results.model import Contender, Latency, Training
 
 STEP_TIME = (
@@ -118,7 +118,10 @@ _OF_REQUESTS: Mapping[str, Callable[[Latency, float], str | None]] = {
     "batch {size}: p50 ({unit})": lambda latency, unit: _time(latency.p50, unit),
     "  {level} interval": lambda latency, unit: (
         None
-        if latency.p50 is None or latency.low is None or latency.high is None
+        if latency.p50 is None
+        or latency.low is None
+        or latency.high is None
+        or not says_something(latency.low, latency.high)
         else DASH.join(_scaled(end, latency.p50, unit) for end in (latency.low, latency.high))
     ),
     "  p90 ({unit})": lambda latency, unit: _time(latency.p90, unit),
@@ -265,7 +268,9 @@ def _step_time(contender: Contender, unit: float) -> str | None:
 
 def _step_interval(contender: Contender, unit: float) -> str | None:
     interval = contender.step_seconds and contender.step_seconds.interval
-    return interval and DASH.join(_scaled(end, interval.estimate, unit) for end in (interval.low, interval.high))
+    if interval is None or not says_something(interval.low, interval.high):
+        return None
+    return DASH.join(_scaled(end, interval.estimate, unit) for end in (interval.low, interval.high))
 
 
 def _scaled(seconds: float, estimate: float, unit: float) -> str:

@@ -16,6 +16,7 @@ DASH = "\N{EN DASH}"
 
 _DONE = {TRAIN: "trained on", INFER: "answered requests on"}
 
+_WIDEST = 100  # times the lower end of an interval
 _ALL_DIGITS = 17  # enough to tell any two floats apart
 _SMALL, _LARGE = 1e-6, 1e6  # beyond these, a number is written with its power of ten
 
@@ -87,7 +88,7 @@ def describe_comparison(comparison: Comparison) -> str:
     if verdict == "INCONCLUSIVE" and not comparison.reason and not ratio.low <= 1 <= ratio.high:
         margin = format_percent(comparison.margin)
         text += f"; the interval excludes 1, but reaches both below and above the margin of {margin}"
-    if comparison.detectable is not None:
+    if comparison.detectable is not None and says_something(ratio.low, ratio.high):
         text += f"; the smallest difference that {rounds} would show is about {format_percent(comparison.detectable)}"
     return f"{text}; {comparison.reason}" if comparison.reason else text
 
@@ -286,8 +287,15 @@ def format_percent(fraction: float, digits: int = 3) -> str:
     return f"{100 * fraction:.{digits}g} %"
 
 
+def says_something(low: float, high: float) -> bool:
+    """Tell whether an interval limits anything. Two noisy rounds have one over many orders of magnitude."""
+    return high <= _WIDEST * low
+
+
 def format_ratio(ratio: Interval) -> str:
     """Return a ratio and its interval in words."""
+    if ratio.low <= 1 <= ratio.high and not says_something(ratio.low, ratio.high):
+        return f"ratio {ratio.estimate:.3g}, too few rounds for an interval"
     estimate, low, high = format_ratio_figures(ratio)
     return f"ratio {estimate}, {format_percent(ratio.confidence, 6)} interval {low} to {high}"
 

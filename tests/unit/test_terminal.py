@@ -114,6 +114,14 @@ def test_sentence_for_faster() -> None:
     )
 
 
+def test_an_interval_over_many_orders_of_magnitude_is_not_printed() -> None:
+    wide = {"estimate": 0.8, "low": 8.26e-16, "high": 2.42e11, "confidence": 0.996}
+    comparison = make_comparison(verdict="INCONCLUSIVE", ratio=wide, rounds=2, detectable=1e17)
+    text = describe_comparison(typed_comparison(comparison))
+    assert "(ratio 0.8, too few rounds for an interval, 2 rounds): INCONCLUSIVE" in text
+    assert "e+" not in text
+
+
 def test_sentence_says_why_timing_stopped_early() -> None:
     stopped = {"rounds": 3, "reason": "every verdict was certain"}
     text = describe_comparison(typed_comparison(make_comparison(rounds=3, stopped=stopped)))
