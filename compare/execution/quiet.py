@@ -28,7 +28,7 @@ def describe_load(plan: Plan) -> str | None:
     if cores <= limit:
         return None
     who = cpu.name_busiest(programs, cpu.read_programs(), {os.getpid()}) or "another program"
-    return f"{who} works, {cores:.1f} cores are busy: rounds beside it may be void. Stop it, or set --void-limit"
+    return f"{who} works, {cores:.1f} cores are busy: rounds beside it may be void. Stop it, or raise --void-limit"
 
 
 class Patience:

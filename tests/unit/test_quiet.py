@@ -53,7 +53,8 @@ def test_a_run_waits_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None
         (
             "cpu",
             1.5,
-            "chrome (process 7) works, 1.5 cores are busy: rounds beside it may be void. Stop it, or set --void-limit",
+            "chrome (process 7) works, 1.5 cores are busy: rounds beside it may be void. "
+            "Stop it, or raise --void-limit",
         ),
         ("cuda", 1.5, None),
     ],
