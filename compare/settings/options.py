@@ -206,9 +206,10 @@ class RunSettings:
         Choice(lambda: _interface().TASKS),
         "train (steps) or infer (requests).",
         group=WHAT,
-        commands=(_COMPARE,),
+        commands=(_COMPARE, _FIT, _SCALE),
         metavar="NAME",
         spec_key="task",
+        helps={_FIT: "Only train.", _SCALE: "Only train."},
     )
     batch_sizes: "Sequence[int] | str | None" = _option(
         None,

@@ -41,3 +41,13 @@ def choose_batch_sizes(settings: Settings, workload: Workload) -> tuple[int, ...
     if settings.batch_size not in (None, max(batch_sizes)):
         raise Refused("--batch-size and --batch-sizes exclude each other; allowed: one of them")
     return batch_sizes
+
+
+def refuse_inference(settings: Settings, command: str) -> None:
+    """Check that a command which only trains is not asked for requests.
+
+    Raises:
+        Refused: it is, with the command's name.
+    """
+    if settings.task == INFER:
+        raise Refused(f"samestep {command} has no --task infer; allowed: --task train, or samestep compare")

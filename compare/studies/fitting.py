@@ -14,7 +14,7 @@ from compare.execution.bisection import Bracket
 from compare.execution.launcher import Progress
 from compare.machine import environment, nvml
 from compare.machine.environment import EnvironmentFacts
-from compare.settings import plan
+from compare.settings import plan, tasks
 from compare.settings.contenders import Contender
 from compare.settings.options import Settings
 from compare.settings.plan import Plan
@@ -73,6 +73,7 @@ def make(settings: Settings, *, memory: int | None = None) -> Task:
     Raises:
         Refused: for impossible settings, before any process starts.
     """
+    tasks.refuse_inference(settings, "fit")
     unread = datasets.make_empty("synthetic images, one batch")  # every try generates its own
     untimed = replace(settings, timed=False, agreement=False)
     chosen = plan.make(untimed, dataset=unread, least_contenders=1)

@@ -16,7 +16,7 @@ from compare.machine import nvml
 from compare.report.sentences import count_noun
 from compare.results.model import Result
 from compare.results.verdicts import LEAST_ROUNDS
-from compare.settings import block_order, contenders, plan, tunings
+from compare.settings import block_order, contenders, plan, tasks, tunings
 from compare.settings.contenders import Contender
 from compare.settings.options import Settings
 from compare.settings.plan import Plan
@@ -75,6 +75,7 @@ def make(settings: Settings, devices: Sequence[int], *, strong: bool = False) ->
     Raises:
         Refused: for impossible settings, before any process starts.
     """
+    tasks.refuse_inference(settings, "scale")
     settings = plan.spell_contenders(settings, parallel=WAYS)
     workload, device = plan.resolve(settings)
     size = workload.batch_size if settings.batch_size is None else settings.batch_size

@@ -53,6 +53,7 @@ REFUSALS = [
     (["fake", "--out", "file"], "--out file: cannot be made"),
     (["fake", "--out", "file/below"], "--out file/below: cannot be made"),
     (["fake", "--rounds", "3"], "No such option: --rounds; the option belongs to compare, "),
+    (["fake", "--task", "infer"], "samestep fit has no --task infer; allowed: --task train, or samestep compare"),
 ]
 
 
