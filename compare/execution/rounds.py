@@ -72,7 +72,7 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
             for number in range(plan.rounds):
                 progress(f"timed rounds of {run.contender.name}", number, plan.rounds)
                 if run.status == "ok":
-                    timed_round.time_round(launcher, [run], state.rounds[number], telemetry=state.telemetry)
+                    timed_round.time_round(launcher, [run], state.rounds[number], state.telemetry)
         return
     patience = Patience(launcher, lambda text: progress(text, len(state.rounds), plan.rounds))
     while needs_round(state):
@@ -90,7 +90,7 @@ def _time_design(launcher: Launcher, state: RunState, progress: Progress) -> Non
         state.rounds.append(Round(gpus=plan.gpus_of_round(number)))
         together = order_contenders(state.alive, number // count_parts(plan.devices, plan.rotation))
         if state.design == "alternating" and not timed_round.time_round(
-            launcher, together, state.rounds[number], say=say, telemetry=state.telemetry
+            launcher, together, state.rounds[number], state.telemetry, say=say
         ):
             state.design, state.design_reason = "turns", f"from round {number + 1} on: {_TOO_LARGE}"
         if state.design == "turns":
@@ -237,7 +237,7 @@ def _take_turns(launcher: Launcher, state: RunState, runs: Sequence[ContenderRun
                 attempt(run, lambda run=run: waiting[run.contender.name].greet())
         for run in runs:
             if run.status == "ok":
-                timed_round.time_round(launcher, [run], number, waiting, say, state.telemetry)
+                timed_round.time_round(launcher, [run], number, state.telemetry, waiting, say)
             waiting.pop(run.contender.name, None)
     finally:
         for child in waiting.values():

@@ -44,9 +44,9 @@ def time_round(
     launcher: Launcher,
     runs: Sequence[ContenderRun],
     number: Round,
+    telemetry: Telemetry,
     waiting: Mapping[str, Child] = _NO_CHILDREN,
     say: Say = lambda _: None,
-    telemetry: Telemetry | None = None,
 ) -> bool:
     """Time one round of these contenders. Return False, and keep nothing, if they do not fit in memory together.
 
@@ -54,9 +54,9 @@ def time_round(
         launcher: starts the children, and knows the plan.
         runs: the contenders, in the order of the round. Each gets its samples, in seconds per step.
         number: the round. It gets the windows of its blocks, and the load that other programs made.
+        telemetry: samples of the GPU, which show whether its power limit lowers its clocks. A CPU has none.
         waiting: children that were started before, by contender. A contender without one gets a new one.
         say: is told which contenders work.
-        telemetry: samples of the GPU, which show whether its power limit lowers its clocks.
     """
     began = launcher.now()
     plan, names = launcher.plan, {run.contender.name for run in runs}
@@ -79,7 +79,7 @@ def time_round(
         # On a GPU, the GPU's own telemetry decides which rounds are void.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         work = (RequestRound if plan.task == INFER else _Steps)(launcher, children, families)
-        if plan.task != INFER and telemetry is not None and telemetry.is_power_capped(began):
+        if plan.task != INFER and telemetry.is_power_capped(began):
             _lead_in(launcher, timed, children)
         programs, before = cpu.read_programs() if families else {}, cpu.read(pids)
         work.time(timed)

@@ -204,6 +204,12 @@ class Number(Kind):
         return {"type": "number", "exclusiveMinimum": 0, **most}
 
 
+def _read_percentage(text: str) -> float:
+    """Return the number of a text such as 0.01 or 1%. A ValueError says that there is none."""
+    text = text.strip()
+    return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
+
+
 class Share(Number):
     """A number above 0 and below 1. The command line takes a percentage, too."""
 
@@ -212,9 +218,8 @@ class Share(Number):
 
     def parse(self, text: str) -> float | str:
         """Return the number of a text such as 0.01 or 1%, and any other text as it is."""
-        number = text.strip().removesuffix("%")
         try:
-            return float(number) / 100 if text.strip().endswith("%") else float(number)
+            return _read_percentage(text)
         except ValueError:
             return text
 
@@ -238,10 +243,7 @@ class Fraction(Kind):
 
     def read(self, value: float | str) -> float:
         """Return the number that an allowed value stands for."""
-        if isinstance(value, str):
-            text = value.strip()
-            return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
-        return float(value)
+        return _read_percentage(value) if isinstance(value, str) else float(value)
 
     def show(self, value: object) -> str:
         """Return a value as a message shows it, shortened."""

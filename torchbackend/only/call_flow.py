@@ -371,7 +371,7 @@ class CallWatcher(TorchFunctionMode):
     def _name_doings(self, index: int, result: _Origin) -> None:
         """Give a layer of no known kind the role of what it does.
 
-        If it ends with the one operation that uses its variables, it is that layer. Otherwise every operation is a
+        A module that ends with its only operation with variables is that layer. Otherwise every operation is a
         layer of its own, and the module keeps the rest. A layer of a known kind keeps its role, unless functions such
         as a ReLU follow that operation.
         """

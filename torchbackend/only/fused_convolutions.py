@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 _ATEN: Any = torch.ops.aten
-_NO_FLOAT64 = (torch.float32, torch.bfloat16, torch.float16)
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @torch.library.custom_op("samestep::convolve_relu", mutates_args=(), device_types="cuda")
@@ -67,7 +67,7 @@ def _convolve(
 
 
 def fuse(graph: Graph) -> None:
-    """Replace each convolution whose result only ReLU reads, with or without a sum between them, by `convolve_relu`."""
+    """Let `convolve_relu` compute each convolution that is followed by ReLU alone, or by a sum and ReLU."""
     relu: Any
     for relu in graph.find_nodes(op="call_function", target=_ATEN.relu.default):
         conv, residual = _find_convolution(relu.args[0])
@@ -109,7 +109,7 @@ def _is_fusible(node: Any) -> bool:
         return False
     arguments: Any = node.args
     is_transposed, groups = arguments[6], arguments[8]
-    return not is_transposed and groups == 1 and node.meta["val"].dtype in _NO_FLOAT64
+    return not is_transposed and groups == 1 and node.meta["val"].dtype in _DTYPES
 
 
 def _is_alike(conv: Any, residual: Any) -> bool:

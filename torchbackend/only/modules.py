@@ -19,10 +19,14 @@ def find_module(model: nn.Module, path: str) -> nn.Module:
     return model if path == ROOT else model.get_submodule(path)
 
 
+def find_torch_class(module: nn.Module) -> type[nn.Module]:
+    """Return the class of torch that a module is of or that its class derives from."""
+    return next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
+
+
 def has_own_forward(module: nn.Module) -> bool:
     """Tell whether a user's class of one of torch's kinds has a forward of its own."""
-    base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
-    return type(module).forward is not base.forward
+    return type(module).forward is not find_torch_class(module).forward
 
 
 def tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:

@@ -18,7 +18,7 @@ from torchbackend import precision
 from torchbackend.only import functional_dropout
 from torchbackend.only.call_flow import CallWatcher
 from torchbackend.only.model_inputs import make_arguments, make_inputs, takes_by_name
-from torchbackend.only.modules import has_own_forward, neutral_shape, tensors
+from torchbackend.only.modules import find_torch_class, has_own_forward, neutral_shape, tensors
 from torchbackend.roles import role
 from torchbackend.user_models import build
 
@@ -50,9 +50,9 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
                     result = model(*arguments, **options)
                 finally:
                     place = watcher.place
-            if not bindings.new and watcher.find_uncalled() == uncalled:
+            before_pass, uncalled = uncalled, watcher.find_uncalled()
+            if not bindings.new and uncalled == before_pass:
                 break
-            uncalled = watcher.find_uncalled()
             bindings = Bindings({**bindings.known, **bindings.new})
     except Refused:
         raise
@@ -121,8 +121,8 @@ def _note_oddities(model: nn.Module) -> list[str]:
             notes.append(f"{name}, a buffer of {buffer.dtype}, stays as the factory makes it")
     for path, module in model.named_modules():
         if role(module) != "parameters" and has_own_forward(module):
-            base = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("torch.nn"))
-            notes.append(f"{path} is a {type(module).__name__}, and its forward is not that of torch's {base.__name__}")
+            base = find_torch_class(module).__name__
+            notes.append(f"{path} is a {type(module).__name__}, and its forward is not that of torch's {base}")
     return notes
 
 
