@@ -1,4 +1,4 @@
-"""Write zip files of a few known members, always to the same bytes, and read them as if an attacker had made them.
+"""Write zip files of a few known members, and read them as if an attacker had made them.
 
 Nothing is extracted to a disk. A member is decompressed only after all names, kinds, sizes and ratios were checked, and
 never beyond its stated size. Attacks with such files: Fifield, "A better zip bomb", WOOT 2019.
@@ -34,16 +34,16 @@ _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, Va
 _DIRECTORY_LIMIT = 2**16  # bytes, many for a few short names
 
 
-def pack(members: Mapping[str, bytes], *, is_compressed: bool = False) -> bytes:
-    """Return an archive of the members, sorted by name. The same members give the same bytes on any machine.
+def pack(members: Mapping[str, bytes]) -> bytes:
+    """Return a compressed archive of the members, sorted by name.
 
-    They are not compressed by default, because deflate's output depends on the version of zlib.
+    The same members give the same bytes, except with another version of zlib.
     """
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         for name in sorted(members):
             info = ZipInfo(name, _EPOCH)
-            info.compress_type = zipfile.ZIP_DEFLATED if is_compressed else zipfile.ZIP_STORED
+            info.compress_type = zipfile.ZIP_DEFLATED
             info.create_system, info.external_attr = _UNIX, _MODE << 16
             archive.writestr(info, members[name])
     return stream.getvalue()

@@ -44,7 +44,7 @@ def make(results: Sequence[bytes], extras: Mapping[str, bytes] | None = None) ->
         **(extras or {}),
         bundle.ABOUT: bundle.describe_packer(),
     }
-    return archive.pack({**members, bundle.SUMS: bundle.write_sums(members)}, is_compressed=True)
+    return archive.pack({**members, bundle.SUMS: bundle.write_sums(members)})
 
 
 def is_collection(data: bytes) -> bool:
