@@ -149,9 +149,9 @@ class BatchNorm(nnx.Module):
         """Normalise x [N, H, W, C]. In training, also move the running statistics."""
         if isinstance(x, Computed):
             return x.value
+        if self.is_folded:  # in x's dtype, so that XLA can fuse the shift into the convolution
+            return x + self.bias[...].astype(x.dtype)
         wide = x.astype(self.scale[...].dtype)
-        if self.is_folded:
-            return (wide + self.bias[...]).astype(x.dtype)
         mean, var = (self.mean[...], self.var[...]) if self.use_running_average else self._batch_statistics(wide)
         factor = self.scale[...] * jax.lax.rsqrt(var + self.epsilon)
         offset = self.bias[...] - mean * factor
