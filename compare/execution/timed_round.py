@@ -28,11 +28,8 @@ from compare.settings.block_order import make_palindrome
 _ALIKE = 1.5
 """The factor up to which the lengths of two contenders' blocks are made equal."""
 
-CAPPED_LEAD_SECONDS = 3.0
-"""How long contenders alternate before the first timed block on a GPU at its power limit.
-
-After a pause, the limit swings a GPU's clocks by 5 % in waves of a second, which fade under load (seen on an H200).
-"""
+CONTROL_SECONDS = 1.0
+"""How often a GPU at its power limit sets its clocks anew, which swing by 5 % meanwhile (seen on an H200)."""
 
 _NO_CHILDREN: Mapping[str, Child] = MappingProxyType({})
 
@@ -79,8 +76,8 @@ def time_round(
         # On a GPU, the GPU's own telemetry decides which rounds are void.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         work = (RequestRound if plan.task == INFER else _Steps)(launcher, children, families)
-        if plan.task != INFER and telemetry.is_power_capped(began):
-            _lead_in(launcher, timed, children)
+        if isinstance(work, _Steps) and telemetry.is_power_capped(began):
+            work.lengthen_blocks(timed)
         programs, before = cpu.read_programs() if families else {}, cpu.read(pids)
         work.time(timed)
         after = cpu.read(pids)
@@ -210,16 +207,6 @@ def _warm_up(launcher: Launcher, child: Child, run: ContenderRun, *, loaded: boo
         run.unproven = run.unproven or difference
 
 
-def _lead_in(launcher: Launcher, runs: Sequence[ContenderRun], children: Mapping[str, Child]) -> None:
-    """Train untimed blocks of all contenders in turn until the clocks of a GPU at its power limit are even."""
-    start = launcher.now()
-    while any(run.status == "ok" for run in runs) and launcher.now() - start < CAPPED_LEAD_SECONDS:
-        for index in make_palindrome(len(runs), 1):
-            run = runs[index]
-            assert run.steps_per_block is not None  # set by _warm_up
-            attempt(run, partial(children[run.contender.name].call, Block(run.steps_per_block)))
-
-
 class _Steps:
     """The training steps of one round. Nothing of it is kept before `keep`."""
 
@@ -227,12 +214,30 @@ class _Steps:
         self, launcher: Launcher, children: Mapping[str, Child], families: Mapping[str, Sequence[int]]
     ) -> None:
         self._launcher, self._children, self._families = launcher, children, families
+        self._palindromes = PALINDROMES
         self._blocks: dict[str, list[tuple[float, Busy]]] = {}
+
+    def lengthen_blocks(self, runs: Sequence[ContenderRun]) -> None:
+        """Make each block last about one period of a GPU's power control, and take fewer of them.
+
+        A shorter block shows a part of the clocks' wave, and not its mean.
+        """
+        self._palindromes = 1
+        for run in runs:
+            attempt(run, partial(self._lengthen_block, run))
+        equalise_block_lengths([run for run in runs if run.status == "ok"])
+
+    def _lengthen_block(self, run: ContenderRun) -> None:
+        assert run.steps_per_block is not None  # set by _warm_up
+        seconds = self._children[run.contender.name].call(Block(run.steps_per_block))
+        unit = run.model.steps_per_dispatch if run.model else 1
+        steps = unit * round(run.steps_per_block * CONTROL_SECONDS / seconds / unit)
+        run.steps_per_block = max(run.steps_per_block, steps)
 
     def time(self, runs: Sequence[ContenderRun]) -> None:
         """Time the blocks of all contenders in turn."""
         self._blocks = {run.contender.name: [] for run in runs}
-        for index in make_palindrome(len(runs), PALINDROMES):
+        for index in make_palindrome(len(runs), self._palindromes):
             attempt(runs[index], lambda run=runs[index]: self._time_block(run))
 
     def busy(self) -> dict[str, list[Busy]]:

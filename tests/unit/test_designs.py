@@ -69,23 +69,17 @@ def test_alternating_blocks_of_a_round_interleave(tmp_path: Path, monkeypatch: p
         assert sorted([*a, *b]) == sorted([*a, *b], key=lambda window: window[1]), "one at a time"
 
 
-@pytest.mark.parametrize(("is_capped", "lead"), [(True, 0.5), (False, 30.0)])
-def test_at_the_power_limit_contenders_alternate_before_blocks_are_timed(
-    is_capped: bool, lead: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_capped", [True, False])
+def test_at_the_power_limit_a_block_lasts_a_period_of_the_power_control(
+    is_capped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Telemetry, "is_power_capped", lambda _self, _since: is_capped)
-    monkeypatch.setattr(timed_round, "CAPPED_LEAD_SECONDS", lead)
-    started: list[float] = []
-    time_round = timed_round.time_round
-
-    def watch(launcher: Launcher, *arguments: Any, **options: Any) -> bool:
-        started.append(launcher.now())
-        return time_round(launcher, *arguments, **options)
-
-    monkeypatch.setattr(timed_round, "time_round", watch)
+    monkeypatch.setattr(timed_round, "CONTROL_SECONDS", 0.3)
     result = run(tmp_path, monkeypatch, rounds=3)
-    waits = [min(map(min, windows(result, number)))[0] - start for number, start in enumerate(started)]
-    assert (min(waits) >= lead) == is_capped, waits
+    for times in (contender["step_seconds"] for contender in result["contenders"]):
+        assert [len(blocks) for blocks in times["samples"]] == [2 if is_capped else 6] * 3
+        seconds = times["estimate"] * times["steps_per_block"]
+        assert (0.25 < seconds < 0.35) == is_capped, seconds
     assert result["comparisons"][0]["verdict"] == "EQUIVALENT"
 
 
