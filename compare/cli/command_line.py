@@ -5,7 +5,7 @@ import inspect
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -17,7 +17,7 @@ from compare.settings.options import COMMAND_LINE, OWN_MODELS, SETTINGS, Option,
 
 _T = TypeVar("_T")
 
-_FILLED_IN = ("settings", "changes", "as_json", "undecided", "cluster")
+_FILLED_IN = ("settings", "changes", "words", "as_json", "undecided", "cluster")
 """Parameters of a command that are no options."""
 
 
@@ -37,8 +37,8 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
     """Return a decorator that gives a command all options that the definition has for it.
 
     A parameter `settings` of the command gets all settings as one `Settings`. `changes` gets a dictionary of only the
-    settings that the user wrote. `as_json` gets --json, and `undecided` --undecided. Other parameters, apart from
-    `cluster`, are options of its own.
+    settings that the user wrote, and `words` the options as they were written. `as_json` gets --json, and `undecided`
+    --undecided. Other parameters, apart from `cluster`, are options of its own.
     """
     offered = options.list_options(name)
 
@@ -50,6 +50,8 @@ def takes_options(name: str) -> Callable[[Callable[..., _T]], Callable[..., _T]]
         @functools.wraps(command)
         def wrapped(**values: Any) -> _T:
             words = {option.name: values.pop(option.name, None) for option in offered}
+            if "words" in signature.parameters:
+                values["words"] = dict(words)
             if "as_json" in signature.parameters:
                 values["as_json"] = bool(words.pop("as_json"))
             if "undecided" in signature.parameters:
@@ -97,6 +99,22 @@ def to_settings(words: Mapping[str, Any]) -> dict[str, Any]:
             raise Refused("--workload and a pair of your own (--jax, --torch) exclude each other")
         settings["workload"], settings["request"] = pair_options.make_pair(pair)
     return settings
+
+
+def write_options(words: Mapping[str, Any], command: str) -> list[str]:
+    """Return the options that a user wrote, as another command takes them. Its report stays the default one."""
+    line = list[str]()
+    for option in options.list_options(command):
+        word = words.get(option.name)
+        if not option.flag or option.name in ("out", "as_json") or word is None or word is False:
+            continue
+        if word is True:
+            line.append(option.flag)
+        else:
+            values = cast("list[Any]", word) if isinstance(word, list) else [word]
+            texts = [f"{value:.12g}" if isinstance(value, float) else str(value) for value in values]
+            line += [part for text in texts for part in (option.flag, text)]
+    return line
 
 
 def _parameter(command: str, option: Option) -> inspect.Parameter:

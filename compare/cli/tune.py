@@ -1,8 +1,10 @@
 """`samestep tune`."""
 
+import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,7 +15,7 @@ from compare.base.arguments import LARGEST
 from compare.base.errors import make_printable
 from compare.base.interface import Refused
 from compare.cli import exit_codes
-from compare.cli.command_line import takes_options
+from compare.cli.command_line import takes_options, write_options
 from compare.execution import execute
 from compare.report import columns, figures
 from compare.report.plots.canvas import Picture
@@ -32,6 +34,7 @@ _LEAST_WIDTH = 100
 @takes_options("tune")
 def tune(
     settings: Settings,
+    words: dict[str, Any],
     as_json: bool,
     budget: Annotated[
         float,
@@ -83,6 +86,8 @@ def tune(
         typer.echo(typed_json.to_text(found))
     else:
         _render(found, is_screen=screen)
+        if found.winner:
+            typer.echo(f"\n{_write_command(found, words)}")
         typer.echo(f"\ntuning file: {path}")
     raise typer.Exit(0 if screen or found.winner else exit_codes.CLAIM_FAILED)
 
@@ -95,7 +100,8 @@ def _render(found: Tuning, *, is_screen: bool) -> None:
     console = Console()
     console.width = max(console.width, _LEAST_WIDTH)
     rows = [(trial.contender, *_list_figures(trial), trial.reason or "") for trial in found.trials]
-    columns.show(("contender", "step (ms)", "ratio to the first", "agreement", "reason"), rows, console, prose=(0, 4))
+    time = f"{tune_picture.name_timed(found)} (ms)"
+    columns.show(("contender", time, "ratio to the first", "agreement", "reason"), rows, console, prose=(0, 4))
     typer.echo("")
     for backend, reason in found.ended.items():
         name = found.winner.get(backend)
@@ -108,8 +114,14 @@ def _render(found: Tuning, *, is_screen: bool) -> None:
             faster = f"{1 / gain:.3g} times as fast as the default" if gain != 1 else "the default is the fastest"
             text = f"{name}: {faster}, certified ({reason})"
         console.print(Text(make_printable(text)))
-    if found.winner:
-        typer.echo(f"\nsamestep compare {' '.join(found.winner.values())} --workload {found.workload}")
+
+
+def _write_command(found: Tuning, words: Mapping[str, Any]) -> str:
+    """Return the command that compares the winners on the same work."""
+    options = write_options(words, "compare")
+    if not any(words[name] for name in ("workload", "jax", "torch")):
+        options = ["--workload", found.workload, *options]
+    return shlex.join(["samestep", "compare", *found.winner.values(), *options])
 
 
 def _list_figures(trial: Trial) -> tuple[str, str, str]:

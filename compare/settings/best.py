@@ -22,12 +22,18 @@ _FILE = "tuning.json"
 
 @dataclass(frozen=True)
 class Place:
-    """What a winner holds for: a workload at a batch size, precision and task, on one kind of device."""
+    """What a winner holds for: a workload at a batch size, precision and task, on one kind of device.
+
+    Attributes:
+        batch_size: images of a step, or of the largest request.
+        raced_size: the batch size that a search times: images of a step, or of the smallest request.
+    """
 
     workload: Workload
     device: str
     precision: str
     batch_size: int
+    raced_size: int
     task: str
 
     def list_facts(self, backend: str) -> dict[str, Any]:
@@ -36,7 +42,7 @@ class Place:
         return {
             "workload": descriptions.to_json(self.workload),
             "precision": self.precision,
-            "batch_size": self.batch_size,
+            "batch_size": self.raced_size,
             "task": self.task,
             "device": nvml.name_first_gpu() if self.device == "cuda" else environment.read_cpu_model(),
             "backend": backend,
@@ -81,9 +87,9 @@ def _replace(text: str, root: str | Path | None, place: Place) -> str:
         return text
     found = find(root, place, backend)
     if found is None:
-        where = f"{place.workload.name} in {place.precision} at batch {place.batch_size} on this device and versions"
+        where = f"{place.workload.name} ({place.task}, {place.precision}, batch {place.raced_size})"
         raise Refused(
-            f"contender {text!r}: no winner is kept for {where}; find one with: samestep tune {backend} --workload "
-            f"{place.workload.name}, or use {backend}:tuned"
+            f"contender {text!r}: no winner is kept for {where} with this device and these versions; find one with "
+            f"samestep tune {backend} and the same options, or use {backend}:tuned"
         )
     return f"{backend}:{found}{plus}{rest}"

@@ -194,7 +194,8 @@ def find_place(settings: Settings, cluster: Cluster | None = None) -> best.Place
     workload, device = resolve(settings, cluster)
     sizes = tasks.choose_batch_sizes(settings, workload)
     batch_size = workload.batch_size if settings.batch_size is None else settings.batch_size
-    return best.Place(workload, device, settings.precision, max(sizes or (batch_size,)), settings.task)
+    sizes = sizes or (batch_size,)
+    return best.Place(workload, device, settings.precision, max(sizes), sizes[0], settings.task)
 
 
 def resolve(settings: Settings, cluster: Cluster | None = None) -> tuple[Workload, str]:

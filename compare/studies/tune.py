@@ -59,13 +59,18 @@ class Trial(JsonObject):
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning(JsonObject):
-    """What `samestep tune` found: `winner` by backend, and every trial. `ended` says why each race ended."""
+    """What `samestep tune` found: `winner` by backend, and every trial. `ended` says why each race ended.
+
+    `batch_size` is that of the timed steps, or of the timed requests.
+    """
 
     winner: dict[str, str]
     trials: tuple[Trial, ...]
     workload: str
     device: str
     precision: str
+    task: str
+    batch_size: int
     objective: str
     seconds: float
     ended: dict[str, str]
@@ -143,6 +148,8 @@ class Search:
             workload=workload.name,
             device=device,
             precision=self.settings.precision,
+            task=self.settings.task,
+            batch_size=place.raced_size,
             objective=self.limits.objective,
             seconds=round(monotonic() - start, 1),
             ended=ended,

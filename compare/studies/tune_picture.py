@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from compare.base.interface import INFER
 from compare.report.palette import find_light
 from compare.report.plots.canvas import Absent, Figure, Picture, choose_colour, shorten
 from compare.studies.tune import Trial, Tuning
@@ -21,8 +22,17 @@ def make_picture(tuning: Tuning) -> Picture | Absent:
         "Time of each candidate in its last sweep: shorter is faster. Sweeps are timed one after the other, so bars of "
         "different sweeps are a guide. A hatched bar did not agree."
     )
-    setting = f"{tuning.workload}, {tuning.precision}, {tuning.device}; n = {len(tuning.trials)} candidates."
-    return Picture("tune", f"Search for the fastest knobs of {tuning.workload}", caption, setting, lambda: _draw(bars))
+    setting = (
+        f"{tuning.task}, {tuning.precision}, batch {tuning.batch_size}, {tuning.device}; "
+        f"n = {len(tuning.trials)} candidates."
+    )
+    title = f"Search for the fastest knobs of {tuning.workload}"
+    return Picture("tune", title, caption, setting, lambda: _draw(bars, name_timed(tuning)))
+
+
+def name_timed(tuning: Tuning) -> str:
+    """Return the word for what was timed."""
+    return "request" if tuning.task == INFER else "step"
 
 
 def _list_bars(tuning: Tuning) -> list[tuple[Trial, str]]:
@@ -50,7 +60,7 @@ def _break_name(name: str) -> str:
     return f"{name[: middle + 1]}\n{name[middle + 1 :]}"
 
 
-def _draw(bars: Sequence[tuple[Trial, str]]) -> Figure:
+def _draw(bars: Sequence[tuple[Trial, str]], timed: str) -> Figure:
     from matplotlib.figure import Figure
 
     figure: Any = Figure(figsize=(_INCHES, _BAR_INCHES * len(bars) + _AXIS_INCHES), layout="constrained")
@@ -74,6 +84,6 @@ def _draw(bars: Sequence[tuple[Trial, str]]) -> Figure:
     names = [_break_name(trial.contender) for trial, _ in bars]
     axes.set_yticks(range(len(bars)), names, fontsize="small", linespacing=1.05)
     axes.set_xlim(0, 1.35e3 * longest)
-    axes.set_xlabel("milliseconds a step, left is faster")
+    axes.set_xlabel(f"milliseconds a {timed}, left is faster")
     axes.invert_yaxis()
     return figure

@@ -76,11 +76,14 @@ def test_a_picture_has_every_batch_of_requests_and_comparisons_without_a_ratio()
     invalid = make_comparison(verdict="INVALID", reason="the models do not agree")
     lines = summary_plot.list_lines([typed(make_requests()), typed(make_result(comparisons=[invalid]))])
     assert [(line.text, line.comparison and line.comparison.verdict) for line in lines] == [
-        ("digits-cnn infer, float32, batch 1: baseline torch", None),
+        ("digits-cnn infer, float32, batch 1", None),
+        ("torch", None),
         ("jax", "EQUIVALENT"),
-        ("digits-cnn infer, float32, batch 32: baseline torch", None),
+        ("digits-cnn infer, float32, batch 32", None),
+        ("torch", None),
         ("jax", "EQUIVALENT"),
-        ("digits-cnn, float32, batch 64: baseline torch", None),
+        ("digits-cnn, float32, batch 64", None),
+        ("torch", None),
         ("jax", "INVALID"),
     ]
     picture = summary_plot.make_picture([typed(make_requests()), typed(make_result(id="x", comparisons=[invalid]))])
@@ -88,3 +91,4 @@ def test_a_picture_has_every_batch_of_requests_and_comparisons_without_a_ratio()
     drawn = figures.draw(picture, "svg").decode()
     assert "Step times or request times relative to the baseline's" in drawn
     assert "\N{EN DASH} INVALID" in drawn
+    assert drawn.count("<!-- baseline -->") == 3

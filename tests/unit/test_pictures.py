@@ -465,6 +465,8 @@ def test_names_of_long_tunings_break_and_stay_different() -> None:
         workload="digits-cnn",
         device="cpu",
         precision="float32",
+        task="train",
+        batch_size=64,
         objective="time",
         seconds=1.0,
         ended={},

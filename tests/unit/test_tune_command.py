@@ -1,5 +1,6 @@
 """The command `samestep tune`: its search, its file, the tuning `best`, and what it refuses."""
 
+import itertools
 import json
 from collections.abc import Generator
 from pathlib import Path
@@ -61,7 +62,33 @@ def test_best_is_refused_without_a_winner(program: Program, monkeypatch: pytest.
     script(program, monkeypatch)
     code, _, error = program.run("compare", "fake:best", "other", "--device", "cpu", "--store", "store")
     assert code == 2
-    assert "samestep tune fake" in error
+    assert "samestep tune fake and the same options" in " ".join(error.split())
+
+
+def test_the_printed_command_and_best_are_of_the_same_requests(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch, fake={})
+    options = ("--task", "infer", "--batch-sizes", "2,8", "--precision", "float64", "--workload", "digits-cnn")
+    common = ("--device", "cpu", "--store", "store", "--deadline", "60")
+    code, out, error = program.run("tune", "fake", "--out", "out", *common, *options, "--budget", "5")
+    assert code == 0, out + error
+    found = read(program)
+    assert (found["task"], found["batch_size"]) == ("infer", 2)
+    assert "request (ms)" in out
+    assert "milliseconds a request" in (program.folder / "out" / "tune.svg").read_text()
+    line = next(line for line in out.splitlines() if line.startswith("samestep compare"))
+    assert line.split()[2] == found["winner"]["fake"]
+    shown = dict(itertools.pairwise(line.split()))
+    assert {name: shown[name] for name in ("--task", "--batch-sizes", "--precision", "--workload", "--deadline")} == {
+        **{"--task": "infer", "--batch-sizes": "2,8", "--precision": "float64", "--workload": "digits-cnn"},
+        "--deadline": "60",
+    }
+    assert "--budget" not in line
+    assert "--out" not in line
+    best = ("compare", "fake:stock", "fake:best", *common, "--rounds", "2", "--skip-agreement", "--out", "compared")
+    assert program.run(*best, *options)[0] == 0
+    code, _, error = program.run(*best, *options, "--batch-sizes", "8")
+    assert code == 2
+    assert "no winner is kept for digits-cnn (infer, float64, batch 8)" in " ".join(error.split())
 
 
 def test_it_finds_certifies_and_keeps_the_fastest_knobs(program: Program, monkeypatch: pytest.MonkeyPatch):

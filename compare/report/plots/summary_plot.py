@@ -11,10 +11,12 @@ from compare.results.model import Comparison, Result
 
 _INCHES = 7.0
 _LINE_INCHES, _AXIS_INCHES = 0.19, 0.55
-_MOST_LINES = 120
+_MOST_LINES = 180
 _LIMITS = 1e-3, 1e3
 _LEFT, _RIGHT = 0.34, 0.72
 """Where the axes begin and end, as parts of the width. Names stand left of them, and figures right."""
+_NAMES = -_LEFT / (_RIGHT - _LEFT) + 0.05
+"""Where names begin, as a part of the axes' width."""
 
 _TIMES = {TRAIN: "step times", INFER: "request times"}
 _LONGEST_NAME, _LONGEST_GROUP = 34, 60
@@ -22,10 +24,11 @@ _LONGEST_NAME, _LONGEST_GROUP = 34, 60
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the picture: a comparison, or the heading of a group."""
+    """One line of the picture: a comparison, the baseline that it is compared with, or the heading of a group."""
 
     text: str
     comparison: Comparison | None = None
+    is_baseline: bool = False
 
 
 def make_picture(results: Sequence[Result]) -> Picture | Absent:
@@ -46,7 +49,7 @@ def make_picture(results: Sequence[Result]) -> Picture | Absent:
 
 
 def list_lines(results: Sequence[Result]) -> list[Line]:
-    """Return the headings, one for each result and batch size, and the comparisons below them."""
+    """Return the headings, one for each result and batch size, and below them the baseline and the comparisons."""
     lines = list[Line]()
     many_devices = len({sentences.describe_device(result) for result in results}) > 1
     for result in results:
@@ -57,8 +60,9 @@ def list_lines(results: Sequence[Result]) -> list[Line]:
             shown = [comparison for comparison in result.comparisons if comparison.batch_size == size]
             if shown:
                 batch = f"batch {size or spec.batch_size}{devices}"
-                heading = f"{sentences.name_work(spec)}, {spec.precision}, {batch}{where}: baseline {shown[0].baseline}"
+                heading = f"{sentences.name_work(spec)}, {spec.precision}, {batch}{where}"
                 lines.append(Line(shorten(heading, _LONGEST_GROUP)))
+                lines.append(Line(shorten(shown[0].baseline, _LONGEST_NAME), is_baseline=True))
                 lines += [Line(shorten(comparison.contender, _LONGEST_NAME), comparison) for comparison in shown]
     return lines
 
@@ -72,7 +76,10 @@ def _draw(lines: Sequence[Line]) -> Figure:
     axes: Axes = figure.add_axes((_LEFT, bottom, _RIGHT - _LEFT, 1 - bottom - 0.08 / height))
     ends = [1.0]
     for index, line in enumerate(lines):
-        if line.comparison is None:
+        if line.is_baseline:
+            _write(axes, line.text, _NAMES, -index)
+            _write(axes, "baseline", 1.02, -index)
+        elif line.comparison is None:
             _write(axes, line.text, -_LEFT / (_RIGHT - _LEFT) + 0.01, -index, weight="bold")
         else:
             ends += _draw_line(axes, line, -index)
@@ -90,7 +97,7 @@ def _draw_line(axes: Axes, line: Line, y: float) -> list[float]:
     comparison = line.comparison
     ratio = comparison.claimed_ratio if comparison else None
     assert comparison is not None
-    _write(axes, line.text, -_LEFT / (_RIGHT - _LEFT) + 0.05, y)
+    _write(axes, line.text, _NAMES, y)
     if ratio is None:
         _write(axes, f"{sentences.DASH} {comparison.verdict}", 1.02, y)
         return []
