@@ -12,6 +12,8 @@ from compare.results.model import Result
 MOST_UNATTRIBUTED = 0.05
 """The share of a step without a class above which a table does not explain it."""
 _EXCESS = 0.02
+_MOST_SLOWED = 2.0
+"""How much slower timed steps may be than profiled ones. A profiler only makes steps slower."""
 _SHOWN_LAYERS = 12
 
 
@@ -110,7 +112,13 @@ def _reservations(found: Explanation) -> Iterator[str]:
                 "sum to more than the step"
             )
     for name, scale in found.scales.items():
-        yield f"the profiler changes the speed of {name}, so its times are multiplied by {scale:.3g}"
+        if scale <= _MOST_SLOWED:
+            yield f"the profiler changes the speed of {name}, so its times are multiplied by {scale:.3g}"
+            continue
+        yield (
+            f"the table does not explain the step of {name}: its timed steps took {scale:.3g} times as long as its "
+            "profiled ones, because other programs worked; run it again on a quieter machine"
+        )
     for name, reason in found.reasons.items():
         yield f"{name} is not explained, or in part: {reason}"
     host = [f"{name} {_number(milliseconds)} ms" for name, milliseconds in found.host_milliseconds.items()]

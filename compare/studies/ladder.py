@@ -76,7 +76,14 @@ class Climb:
         self.settings.check()
         _, device = plan.resolve(replace(self.settings, prune=None, finetune_epochs=None))
         list_backends(self.settings)
-        return rungs.choose_changes(self.names, self.settings.precision, device)
+        changes = rungs.choose_changes(self.names, self.settings.precision, device)
+        try:
+            plan.resolve(replace(self.settings, prune=self.settings.prune or rungs.PRUNED_SHARE))
+        except Refused as error:
+            if self.settings.prune is not None or rungs.PRUNED in self.names:
+                raise
+            return [(change, str(error) if change.kind == rungs.MODEL else reason) for change, reason in changes]
+        return changes
 
     def run(self) -> Ladder:
         """Climb every rung and return the ladder.
@@ -137,7 +144,8 @@ class Climb:
         for backend, contender in measured.items():
             times[backend] = rungs.find_times(state.result, contender)
             failure = rungs.explain_failure(state.result, contender)
-            shown[backend] = _show(state.result, contender, latency.get(backend), kept=failure is None, reason=failure)
+            reason = failure or (None if contender.step_seconds else rungs.TOO_FEW_ROUNDS)
+            shown[backend] = _show(state.result, contender, latency.get(backend), kept=failure is None, reason=reason)
         return _make_rung(change, level, shown), replace(level, times=times, shown=shown)
 
     def _name_next(self, change: Change, level: _Level) -> tuple[list[str], dict[str, str], dict[str, str]]:

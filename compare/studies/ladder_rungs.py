@@ -21,7 +21,8 @@ from compare.settings import tunings
 KNOB, PRECISION, BATCH, MODEL = KINDS = ("knobs", "precision", "batch", "model")
 """The kinds of a change. Only a change of knobs can be timed in the same rounds as the rung before."""
 
-EAGER, COMPILED = "eager", "compiled"
+EAGER, COMPILED, PRUNED = "eager", "compiled", "pruned"
+TOO_FEW_ROUNDS = "too few rounds count, because other programs disturbed them"
 STEPS = 8
 """Steps that one dispatch starts on that rung."""
 BATCH_FACTOR = 2
@@ -82,7 +83,7 @@ CHANGES: Mapping[str, Change] = {
             knobs=("rematerialisation",),
         ),
         Change("larger-batch", f"{BATCH_FACTOR} times as many images in a step", BATCH),
-        Change("pruned", "remove a share of the channels", MODEL),
+        Change(PRUNED, "remove a share of the channels", MODEL),
     )
 }
 """Every rung, from the ground up."""
@@ -157,9 +158,9 @@ class Ladder(JsonObject):
         kept = [(rung, each) for rung in self.rungs if (each := rung.contenders.get(backend)) is not None and each.kept]
         if not kept:
             return []
-        same = [pair for pair in kept if pair[0].name != "pruned"]
+        same = [pair for pair in kept if pair[0].name != PRUNED]
         ends = [("before", *same[0]), ("after", *same[-1])]
-        return ends + [("after, pruned", *pair) for pair in kept if pair[0].name == "pruned"]
+        return ends + [("after, pruned", *pair) for pair in kept if pair[0].name == PRUNED]
 
 
 @dataclass(frozen=True)
@@ -239,7 +240,7 @@ def explain_failure(result: Result, contender: Contender) -> str | None:
 def judge_gain(ratio: Ratio | None, margin: float) -> tuple[bool, str | None]:
     """Return whether a ratio to the rung before is a gain, and what must be said about it."""
     if ratio is None:
-        return False, "too few rounds count"
+        return False, TOO_FEW_ROUNDS
     if ratio.estimate <= 1 / (1 + margin):
         return True, None if ratio.high < 1 else "the interval includes 1"
     if ratio.low > 1:

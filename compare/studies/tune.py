@@ -229,7 +229,9 @@ class Search:
             if result is None:
                 continue
             passed = result.agreement.status == "pass"
-            (first, why, _), (figure, status, reason) = (self._judge(contender) for contender in result.contenders)
+            judged = [self._judge(contender) for contender in result.contenders]
+            (first, why, said), (figure, status, reason) = judged
+            self._note(result.contenders[0], why, said, 1.0 if first else None, passed or None)
             if why == _MEMORY:
                 first = self._get_figure(result.contenders[0])
             ratio = figure / first if first and figure else None

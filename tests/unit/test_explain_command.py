@@ -60,6 +60,13 @@ def test_it_prints_where_the_step_goes_and_writes_a_time_line(program: Program) 
     undecided = tuple(replace(each, verdict="INCONCLUSIVE") for each in result.comparisons)
     first = next(explanation_text.lines(replace(result, voided=void, comparisons=undecided)))
     assert first == "these times are of void rounds, so they support no claim"
+    last = list(
+        explanation_text.lines(replace(result, explanation=replace(found, scales={"fake": 0.7, "other": 34.1})))
+    )
+    assert "multiplied by 0.7" in last[-2]
+    assert (
+        "does not explain the step of other: its timed steps took 34.1 times as long as its profiled ones" in last[-1]
+    )
     program.run("report", "out", "--markdown", "page.md", "--html", "page.html")
     assert (program.folder / "page.html").read_text().count("<svg") >= 2
     text = (program.folder / "page.md").read_text()

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,11 +12,11 @@ import pytest
 from compare.base.interface import Refused
 from compare.base.statistics import Ratio
 from compare.settings.tunings import STOCK
-from compare.studies import ladder_report
+from compare.studies import ladder_report, study
 from compare.studies import ladder_rungs as rungs
 from compare.studies.ladder_rungs import CHANGES, Ground, Times
 from tests.fakebackend import plans
-from tests.unit import programs
+from tests.unit import programs, result_factory
 from tests.unit.programs import Program
 
 GPU, CPU = Ground("cuda", "cifar-cnn"), Ground("cpu", "digits-cnn")
@@ -100,7 +101,7 @@ def test_rungs_that_cannot_be_climbed_have_a_reason():
         (Ratio(0.9, 0.7, 1.1, 0.95), True, "the interval includes 1"),
         (Ratio(0.995, 0.994, 0.996, 0.95), False, "no gain of 1 %"),
         (Ratio(1.1, 1.05, 1.2, 0.95), False, "slower"),
-        (None, False, "too few rounds count"),
+        (None, False, rungs.TOO_FEW_ROUNDS),
     ],
 )
 def test_a_rung_is_kept_if_it_gains(ratio: Ratio | None, kept: bool, said: str | None):
@@ -139,6 +140,7 @@ def test_requests_have_no_knobs_of_training():
     assert rungs.make_request_tuning("fused-optimizer") == STOCK
 
 
+PAIR = ("--jax", "of_jax.py:model", "--torch", "of_torch.py:model", "--input", "16x16x3", "--classes", "10")
 LADDER = ("ladder", "--device", "cpu", "--out", "out", "--store", "store", "--batch-size", "8", "--rounds", "2")
 
 
@@ -149,6 +151,8 @@ LADDER = ("ladder", "--device", "cpu", "--out", "out", "--store", "store", "--ba
         (["nonesuch"], "unknown contender 'nonesuch'"),
         (["fake", "--rungs", "eager,beauty"], "--rungs beauty is not allowed; allowed: eager, compiled"),
         (["fake", "--prune", "2"], "--prune 2 is not allowed"),
+        ([*PAIR, "--prune", "0.5"], "--prune of models of your own is not supported"),
+        ([*PAIR, "--rungs", "pruned"], "--prune of models of your own is not supported"),
     ],
 )
 def test_it_refuses(program: Program, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str):
@@ -217,6 +221,17 @@ def test_a_first_rung_that_fails_is_the_command_s_failure(program: Program, monk
     script(program, monkeypatch, fake={"fault": "wrong-gradient"})
     code, _, _ = program.run(*LADDER, "fake", "other", "--rungs", "eager")
     assert code == 1
+
+
+def test_a_first_rung_without_rounds_that_count_is_no_failure(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch)
+    figures: dict[str, Any] = {"step_seconds": None, "images_per_second": None}
+    both = [result_factory.make_contender(name, **figures) for name in ("torch", "jax")]
+    disturbed = result_factory.typed(result_factory.make_result(contenders=both))
+    monkeypatch.setattr(study, "run_alone", lambda *_: SimpleNamespace(result=disturbed))
+    code, out, _ = program.run(*LADDER, "fake", "other", "--rungs", "eager")
+    assert code == 0
+    assert f"fake: kept, {rungs.TOO_FEW_ROUNDS}" in out
 
 
 @pytest.mark.slow

@@ -165,6 +165,8 @@ def test_the_default_is_certified_before_it_is_named(
     race = Race(Track("torch", "cpu", "digits-cnn", "float32"), leader="compiled", times={"compiled": 1.0})
     assert search._certify(race) == winner  # pyright: ignore[reportPrivateUsage]
     assert asked == [["torch:stock", "torch:compiled"]]
+    noted = [(trial.ratio, trial.agreement) for trial in search._trials.values()]  # pyright: ignore[reportPrivateUsage]
+    assert (1.0, True if winner else None) in noted
 
 
 def test_the_fastest_tuning_is_certified_even_if_the_time_was_over_before_it_led(
