@@ -94,8 +94,13 @@ def find_sources(package: str) -> list[Path]:
         return []
     if found.submodule_search_locations is None:
         return [Path(found.origin)] if found.has_location and found.origin else []
-    folders = (step for place in found.submodule_search_locations for step in os.walk(place))
-    paths = (Path(folder, name) for folder, _, names in folders for name in names if name.endswith(_SOURCES))
+    return [path for folder in found.submodule_search_locations for path in _list_files(folder)]
+
+
+@cache
+def _list_files(folder: str) -> list[Path]:
+    """Return the source files in a folder and below it. A file that comes later counts only in the next process."""
+    paths = (Path(place, name) for place, _, names in os.walk(folder) for name in names if name.endswith(_SOURCES))
     return [path for path in paths if path.is_file()]
 
 
