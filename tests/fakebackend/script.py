@@ -96,10 +96,9 @@ class Script:
 
     def has(self, fault: str) -> bool:
         """Whether this process has that fault."""
-        mine = self.behaviour.process in (None, self.process)
-        if self.behaviour.only_with and not self.knobs.get(self.behaviour.only_with):
+        if self.behaviour.fault != fault or self.behaviour.process not in (None, self.process):
             return False
-        return mine and self.behaviour.fault == fault
+        return not self.behaviour.only_with or bool(self.knobs.get(self.behaviour.only_with))
 
     def at(self, place: str) -> None:
         """Say in the log that the process came to `place`, and let the fault scripted for it happen."""

@@ -21,6 +21,7 @@ Faults of the arithmetic:
 import math
 import os
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,7 @@ class FakeSession:
         self._slowdown = script.behaviour.slowdown.get(str(spec.devices), 1.0) * math.prod(factors)
         self._dtype = np.dtype(spec.precision)
         self._queued = self._step = self._fed = self._age = 0
-        self._batches: list[_Prepared] = []
+        self._batches: list[Callable[[], _Prepared]] = []
         self._losses: list[float] = []
 
     @property
@@ -82,7 +83,7 @@ class FakeSession:
     def feed(self, batches: Sequence[Batch]) -> None:
         self._script.at("feed")
         self._finish()
-        self._batches, self._losses, self._fed = [self._prepared(each) for each in batches], [], 0
+        self._batches, self._losses, self._fed = [cache(partial(self._prepare, each)) for each in batches], [], 0
 
     def run(self, steps: int) -> None:
         self._script.at("run")
@@ -111,7 +112,7 @@ class FakeSession:
         self._script.at("inspect")
         self._finish()
         old = dict(self._parameters)
-        loss, logits, gradients = self._train(self._prepared(batch))
+        loss, logits, gradients = self._train(self._prepare(batch))
         if self._script.has("wrong-shape"):
             logits = logits[:1]
         if self._script.has("wrong-dtype"):
@@ -192,12 +193,12 @@ class FakeSession:
             self._fed += 1
             if self._script.has("skip") and self._fed % 10 == 0:
                 continue
-            loss, _, _ = self._train(batch)
+            loss, _, _ = self._train(batch())
             spoilt = self._script.has("nan-loss") and self._step > _NAN_AFTER
             self._losses.append(float("nan") if spoilt else float(loss))
         self._script.advance((1 - _DISPATCH) * steps * self._slowdown)
 
-    def _prepared(self, batch: Batch) -> _Prepared:
+    def _prepare(self, batch: Batch) -> _Prepared:
         images = batch.values().reshape(len(batch.labels), -1).astype(self._dtype)
         right = np.arange(len(batch.labels)), batch.labels
         return images, right, np.eye(CLASSES, dtype=self._dtype)[batch.labels]

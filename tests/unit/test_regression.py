@@ -264,7 +264,7 @@ def test_a_threshold_is_a_percentage_or_a_fraction(text: str, value: float) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["", "%", "3", "1", "-1%", "-0.03", "nan", "inf", "1e-2", "3%%", "three", "0x1", "٣%", "1" * 10_000_000]
+    "text", ["", "%", "3", "1", "-1%", "-0.03", "nan", "inf", "1e-2", "3%%", "three", "0x1", "٣%", "1" * 5_000]
 )
 def test_what_is_no_threshold_is_refused(text: str) -> None:
     with pytest.raises(Refused, match=r"allowed: 3%, or a part below 1, as 0\.03"):
