@@ -4,9 +4,19 @@ import itertools
 import re
 from html.parser import HTMLParser
 
+import pytest
 from markdown_it import MarkdownIt
 
+from compare.report import figures
+
 VOID_TAGS = {"meta", "link", "br", "img", "hr", "input"}
+
+
+@pytest.fixture
+def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave pictures empty, because drawing takes most of a report's time."""
+    empty = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>'
+    monkeypatch.setattr(figures, "draw", lambda *_, **__: empty)
 
 
 class Page(HTMLParser):

@@ -10,6 +10,7 @@ import pytest
 
 from compare.results import result_file
 from tests.unit import markup, programs, stored
+from tests.unit.markup import empty_pictures as empty_pictures
 from tests.unit.mutations import H200
 from tests.unit.programs import Program
 
@@ -166,6 +167,7 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.usefixtures("empty_pictures")
 @pytest.mark.parametrize(("arguments", "said"), REFUSALS, ids=[" ".join(a).replace(FASTER, "R") for a, _ in REFUSALS])
 def test_what_cannot_be_reported_is_refused_and_nothing_is_written(
     program: Program, arguments: list[str], said: str

@@ -18,6 +18,7 @@ from compare.report.formats import csv, html, latex, markdown
 from compare.report.sentences import DASH, describe_comparison, make_plain
 from compare.results.model import Environment
 from tests.unit import markup, stored
+from tests.unit.markup import empty_pictures as empty_pictures
 from tests.unit.mutations import HOSTILE_TEXTS
 from tests.unit.result_factory import complete, make_comparison, make_contender, make_result, typed
 
@@ -83,6 +84,7 @@ def test_the_page_leads_with_the_verdict_and_holds_every_section(name: str) -> N
     assert page.of("svg")[0]["role"] == "img"
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_the_pages_policy_lets_only_its_own_style_through() -> None:
     text = html.render(_report(make_result()))
     page = markup.check_page(text)
@@ -216,6 +218,7 @@ def test_csv_claims_nothing_that_is_invalid_and_holds_no_formula() -> None:
     assert not any(text.startswith(("=", "+", "-", "@")) for text in texts)
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_several_results_give_a_matrix_in_every_format() -> None:
     faster = make_result(spec={"workload": "cifar-cnn", "precision": "bfloat16"})
     slower = make_result(spec={"precision": "bfloat16"}, comparisons=[make_comparison(verdict="SLOWER")])
@@ -275,6 +278,7 @@ def test_users_own_pairs_have_rows_of_their_own() -> None:
     assert len(matrix.make_overview(list(map(typed, found))).tables[0].rows) == 3
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_a_run_that_was_cut_off_before_a_round_says_so_in_every_format() -> None:
     sides = [make_contender(name, step_seconds=None, images_per_second=None) for name in ("torch", "jax")]
     cut = complete(make_result(contenders=sides, spec={"rounds": 0, "rounds_requested": 4}))
@@ -337,6 +341,7 @@ def test_the_first_facts_of_an_environment_hold_its_variables_and_what_went_in()
     assert ("packages.rich", "14") in everything.rows
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_fairness_shows_the_variables_that_each_side_was_given() -> None:
     flags = "--xla_gpu_enable_command_buffer=+CONVOLUTION,+WHILE"
     given = make_contender("jax", variables={"JAX_PLATFORMS": "cuda", "XLA_FLAGS": flags})
@@ -385,6 +390,7 @@ def test_fairness_marks_what_differs() -> None:
     ]
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_rows_about_the_row_above_are_indented_in_every_format() -> None:
     made = matrix.report([typed(make_result())])
     page, text, tables = html.render(made), markdown.render(made, {}), latex.render(made, {})
