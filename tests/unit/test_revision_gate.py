@@ -83,9 +83,9 @@ def test_a_failing_gate_is_confirmed_by_more_rounds(
 
 
 def test_a_fixed_number_of_rounds_stays_fixed(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, result = diff(program, monkeypatch, 1.015, 0.02, "--rounds", "10", "--void-limit", "1.5")
+    code, out, result = diff(program, monkeypatch, 1.015, 0.02, "--rounds", "10", "--void-limit", "1000")
     assert (code, result.spec.rounds, result.spec.looks, result.comparisons[0].stopped) == (1, 10, None, None)
-    assert result.spec.void_limit == 1.5
+    assert result.spec.void_limit == 1000
     assert "REGRESSION at 3 %" in out
     code, _, result = diff(program, monkeypatch, 1.015, 0.02, "--rounds", "10", "--fail-above", "5%")
     assert (code, result.spec.fail_above) == (0, 0.05)
