@@ -50,9 +50,7 @@ def load_or_compile(
         spec, "torchbackend", {"torch": torch.__version__}, weights=weights, shape=shape, device=name
     )
     path, was_there = exported_files.find_or_make(_find_folder(), ".pt2", facts, make)
-    # `aoti_load_package` looks for the CPU's vector instructions first. On a GPU that takes a minute of a cold start.
-    aoti: Any = importlib.import_module("torch._C._aoti")
-    loader = aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    loader = inductor.aoti_load_package(str(path)).loader
     # The package's own call parses the description of its arguments every time.
     return lambda images: loader.boxed_run([images])[0], was_there
 
