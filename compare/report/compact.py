@@ -10,9 +10,9 @@ from compare.report.measurements import format_mebibytes, name_memory_figure
 from compare.report.plots import summary_plot
 from compare.report.sentences import (
     DASH,
-    describe_batch,
     describe_device,
     describe_devices,
+    describe_variant,
     format_percent,
     format_ratio_figures,
     name_work,
@@ -93,9 +93,10 @@ def make_table(results: Sequence[Result]) -> Table:
     shared = [f"{name} {texts[name][0]}" for name in texts if name not in shown and texts[name]]
     ratios = [row.comparison.claimed_ratio for row in rows if row.comparison]
     levels = sorted({format_percent(ratio.confidence, 6) for ratio in ratios if ratio})
-    memory = list(dict.fromkeys(choose_memory(result) for result in results))
+    measured = [result for result in results if any(contender.memory for contender in result.contenders)]
+    memory = list(dict.fromkeys(choose_memory(result) for result in measured or results))
     caption = (
-        f"{' or '.join(dict.fromkeys(map(_name_time, results)))}, and its ratio to the baseline's above it. "
+        f"{' or '.join(sorted(set(map(_name_time, results))))}, and its ratio to the baseline's above it. "
         "Below 1 is faster. "
         f"MiB: {' or '.join(name_memory_figure(name) for name in memory)} memory."
     )
@@ -164,9 +165,8 @@ def _name_workload(result: Result) -> str:
 
 def _describe_batch(row: Row) -> str:
     result = row.result
-    if row.batch_size is not None:
-        return str(row.batch_size)
-    return f"{result.spec.batch_size}{describe_batch(result.spec)}{describe_devices(result, names_exceptions=False)}"
+    size = row.batch_size or result.spec.batch_size
+    return f"{size}{describe_variant(result.spec)}{describe_devices(result, names_exceptions=False)}"
 
 
 def _format_milliseconds(row: Row) -> str:

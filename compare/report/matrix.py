@@ -9,12 +9,14 @@ from compare.report.document import Report, Section, Table
 from compare.report.plots import ratio_plot
 from compare.report.sentences import (
     describe_basis,
-    describe_batch,
     describe_device,
     describe_devices,
+    describe_variant,
     format_percent,
     format_ratio_figures,
+    name_times,
     name_winner,
+    name_work,
 )
 from compare.results.model import Comparison, Result
 
@@ -54,25 +56,27 @@ def make_overview(results: Results) -> Section:
     cells: dict[tuple[str, ...], dict[str, list[str]]] = {}
     workloads = list(dict.fromkeys(result.spec.workload for result in results))
     for result in sorted(results, key=lambda result: workloads.index(result.spec.workload)):
-        name = _row_name(result, many_devices, many_models)
-        entries = [(_pair(comparison), _entry(comparison, many_levels)) for comparison in result.comparisons]
-        for pair, entry in entries or [("", f"not timed, agreement {result.agreement.status}")]:
+        entries = [(each.batch_size, _pair(each), _entry(each, many_levels)) for each in result.comparisons]
+        for size, pair, entry in entries or [(None, "", f"not timed, agreement {result.agreement.status}")]:
+            name = _row_name(result, size, many_devices, many_models)
             row = cells.setdefault((name, pair) if len(pairs) > 1 else (name,), {})
             row.setdefault(result.spec.precision, []).append(entry)
     rows = [(*named, *("; ".join(row.get(column, ())) for column in columns)) for named, row in cells.items()]
     heads = ("workload", "contenders") if len(pairs) > 1 else ("workload",)
-    ratio = f"the ratio of step times ({pairs[0]})" if len(pairs) == 1 else "each ratio of step times"
+    times = name_times(results)
+    ratio = f"the ratio of {times} ({pairs[0]})" if len(pairs) == 1 else f"each ratio of {times}"
     caption = f"The faster contender, with {ratio} and its interval."
     table = Table("matrix", caption, (*heads, *columns), rows, describe_basis(results), prose=True)
     picture = ratio_plot.make_picture(results)
     return Section(name="matrix", title="Workload by precision", picture=picture, tables=[table])
 
 
-def _row_name(result: Result, many_devices: bool, many_models: bool) -> str:
+def _row_name(result: Result, size: int | None, many_devices: bool, many_models: bool) -> str:
+    """Return the name of a row. `size` is the batch size of requests, None for training."""
     spec, models = result.spec, pair_text.list_models(result.spec)
-    workload = f"{spec.workload} ({' and '.join(models)})" if many_models and models else spec.workload
+    work = f"{name_work(spec)} ({' and '.join(models)})" if many_models and models else name_work(spec)
     devices = describe_devices(result, names_exceptions=False)
-    name = f"{workload}, batch {spec.batch_size}{describe_batch(spec)}{devices}"
+    name = f"{work}, batch {size or spec.batch_size}{describe_variant(spec)}{devices}"
     return f"{name}, {describe_device(result)}" if many_devices else name
 
 

@@ -56,6 +56,7 @@ def _log_run(client: Any, experiment: str, key: tuple[str, str], figures: Sequen
     batch = spec.batch_size if row.batch_size is None else row.batch_size
     values = {"workload": spec.workload, "task": spec.task, "precision": spec.precision, "batch_size": batch}
     values |= {"device": spec.device, "device_name": result.device_name, "contender": row.contender.name}
+    values |= {} if spec.prune is None else {"prune": spec.prune}
     for parameter, value in values.items():
         client.log_param(run, parameter, value)
     for figure in figures:

@@ -16,6 +16,7 @@ DASH = "\N{EN DASH}"
 
 _DONE = {TRAIN: "trained on", INFER: "answered requests on"}
 
+_TIMES = {TRAIN: "step times", INFER: "request times"}
 _WIDEST = 100  # times the lower end of an interval
 _ALL_DIGITS = 17  # enough to tell any two floats apart
 _SMALL, _LARGE = 1e-6, 1e6  # beyond these, a number is written with its power of ten
@@ -60,8 +61,15 @@ def _describe_inputs(spec: Spec) -> str:
 
 
 def name_work(spec: Spec) -> str:
-    """Return the workload, and the task unless it is training."""
-    return spec.workload if spec.task == TRAIN else f"{spec.workload} {spec.task}"
+    """Return the workload, with the task unless it is training, and with the share that pruning removed."""
+    work = spec.workload if spec.task == TRAIN else f"{spec.workload} {spec.task}"
+    return f"{work}{describe_share(spec)}"
+
+
+def name_times(results: Sequence[Result]) -> str:
+    """Return the plural of what was timed: steps, requests, or both."""
+    tasks = {result.spec.task for result in results}
+    return " or ".join(name for task, name in _TIMES.items() if task in tasks)
 
 
 def describe_batches(result: Result) -> str:
@@ -137,15 +145,28 @@ def describe_basis(results: Sequence[Result]) -> str:
 
 
 def describe_setting(result: Result) -> str:
-    """Return what was trained, and on which device."""
+    """Return what was trained, or what answered requests, and on which device."""
     spec = result.spec
-    batch = f"batch {spec.batch_size}{describe_batch(spec)}{describe_devices(result)}"
+    if spec.batch_sizes:
+        batch = f"{describe_batches(result)}{describe_pruning(spec)}"
+    else:
+        batch = f"batch {spec.batch_size}{describe_batch(spec)}{describe_devices(result)}"
     return f"{spec.workload} in {spec.precision}, {batch}, on {describe_device(result)}"
 
 
 def describe_batch(spec: Spec) -> str:
     """Return the settings beside the batch size that change a step, empty if they are the usual ones."""
-    return describe_micro_batches(spec) + (", deterministic" if spec.deterministic else "") + describe_pruning(spec)
+    return describe_variant(spec) + describe_pruning(spec)
+
+
+def describe_variant(spec: Spec) -> str:
+    """Return the settings beside batch size and pruning that change a step, empty if they are the usual ones."""
+    return describe_micro_batches(spec) + (", deterministic" if spec.deterministic else "")
+
+
+def describe_share(spec: Spec) -> str:
+    """Return the share of channels that pruning removed, empty without pruning."""
+    return "" if spec.prune is None else f", pruned by {spec.prune:.0%}"
 
 
 def describe_pruning(spec: Spec) -> str:
@@ -153,7 +174,7 @@ def describe_pruning(spec: Spec) -> str:
     if spec.prune is None:
         return ""
     operations, parameters = (" to ".join(map(_short, counts)) for counts in count_pruned(spec))
-    return f", pruned by {spec.prune:.0%} ({operations} multiplications an image, {parameters} parameters)"
+    return f"{describe_share(spec)} ({operations} multiplications an image, {parameters} parameters)"
 
 
 def count_pruned(spec: Spec) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -56,6 +56,15 @@ def test_bencher_gets_latency_in_nanoseconds_with_bounds() -> None:
     assert jax["compile-time"] == {"value": 12.34}
 
 
+@pytest.mark.parametrize("render", [bencher.render, github_action.render, junit.render])
+def test_a_pruned_result_keeps_apart_from_the_whole_model(render: Callable[[Sequence[model.Result]], str]) -> None:
+    both = [typed(make_result()), typed(make_result(id="x", spec={"prune": 0.5}))]
+    written = render(both)
+    assert "digits-cnn, float32, batch 64, cpu" in written
+    assert "digits-cnn, pruned by 50%, float32, batch 64, cpu" in written
+    assert {row[-1] for row in long_csv.make_rows(both)} == {None, 0.5}
+
+
 def test_the_action_gets_what_its_parser_takes() -> None:
     entries = json.loads(github_action.render([typed(make_result())]))
     assert {key for entry in entries for key in entry} == {"name", "unit", "value", "range", "extra"}

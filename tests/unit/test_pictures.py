@@ -21,8 +21,10 @@ from compare.report.plots import (
     ratio_plot,
     step_plot,
     telemetry_plot,
+    throughput_plot,
 )
 from compare.report.plots.canvas import FONT_POINTS, Absent, Picture
+from compare.reproduce import stored_result
 from compare.studies import tune_picture
 from compare.studies.tune import Trial, Tuning
 from tests.fakebackend.plans import ROOT
@@ -136,6 +138,29 @@ def test_several_results_share_one_ratio_picture() -> None:
     assert "digits-cnn float32: jax / torch:stock" in texts
     assert "cifar-cnn bfloat16: jax / torch" in texts
     assert "digits-cnn float32, 2 devices: jax / torch" in texts
+
+
+def test_ratios_of_requests_name_their_batch() -> None:
+    sizes = [make_comparison(batch_size=size) for size in (1, 32)]
+    requests = make_result(spec={"task": "infer", "batch_sizes": [1, 32], "batch_size": 32}, comparisons=sizes)
+    picture = ratio_plot.make_picture([typed(requests)])
+    assert isinstance(picture, Picture)
+    assert picture.title == "Ratio of request times with its interval"
+    texts = _texts(picture)
+    assert "batch 1: jax / torch" in texts
+    assert "batch 32: jax / torch" in texts
+    assert "request times / baseline's" in texts
+
+
+def test_throughput_against_latency_has_plain_ticks() -> None:
+    (requests,) = stored_result.load_all(ROOT / "benchmarks" / "h200" / "requests-resnet50-bfloat16.zip")
+    figure = _drawn(throughput_plot.make_picture(requests))
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    for axis in (axes.xaxis, axes.yaxis):
+        labels = [label.get_text() for label in axis.get_ticklabels()]
+        assert len(labels) > 1
+        assert all(float(label.replace(",", "")) > 0 for label in labels)
 
 
 def test_where_a_ratio_is_of_is_on_a_line_of_its_own_where_that_is_long() -> None:

@@ -299,6 +299,20 @@ def test_a_workload_s_rows_stand_together_in_the_matrix() -> None:
     assert [row[0] for row in table.rows] == ["digits-cnn, batch 64", "digits-cnn, batch 8", "cifar-cnn, batch 64"]
 
 
+def test_tasks_request_sizes_and_pruned_models_have_a_row_each_in_the_matrix() -> None:
+    sizes = [make_comparison(verdict="SLOWER", batch_size=1), make_comparison(verdict="EQUIVALENT", batch_size=64)]
+    requests = make_result(spec={"task": "infer", "batch_sizes": [1, 64]}, comparisons=sizes)
+    found = [make_result(), requests, make_result(spec={"prune": 0.5})]
+    (table,) = matrix.make_overview(list(map(typed, found))).tables
+    assert table.rows == [
+        ("digits-cnn, batch 64", "jax 0.699 (0.688 to 0.711)"),
+        ("digits-cnn infer, batch 1", "torch 1.430 (1.406 to 1.453)"),
+        ("digits-cnn infer, batch 64", "equal 1.001 (0.996 to 1.006)"),
+        ("digits-cnn, pruned by 50%, batch 64", "jax 0.699 (0.688 to 0.711)"),
+    ]
+    assert "step times or request times" in table.caption
+
+
 def test_other_numbers_of_devices_have_a_row_each_in_the_matrix() -> None:
     specs: list[dict[str, Any]] = [{}, {"devices": 2}, {"devices": 4}, {"devices": 4, "batch_norm": "local"}]
     sides = [make_contender(name, settings={"devices": count}) for name, count in (("torch", 2), ("jax", 1))]

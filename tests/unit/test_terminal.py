@@ -75,6 +75,12 @@ def test_reports_say_over_how_many_devices_batches_were_split() -> None:
     )
 
 
+def test_a_setting_names_the_requests() -> None:
+    requests = make_result(spec={"task": "infer", "batch_sizes": [1, 64]})
+    said = "digits-cnn in float32, requests of 1 and 64 images, on cpu (Example CPU)"
+    assert describe_setting(typed(requests)) == said
+
+
 def test_kernels_that_were_searched_for_once_are_told_for_no_interval_contains_another_search() -> None:
     def render_remarks(*searches: str | None) -> str:
         names = "torch", "jax", "jax#2"

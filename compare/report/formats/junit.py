@@ -6,7 +6,7 @@ from xml.etree.ElementTree import Element, SubElement
 
 from compare.report import long_form
 from compare.report.formats import Format
-from compare.report.sentences import describe_batches, describe_comparison, make_plain
+from compare.report.sentences import describe_batches, describe_comparison, describe_share, make_plain
 from compare.results.model import Result
 
 
@@ -28,7 +28,9 @@ FORMAT = Format("junit", "Write JUnit XML with the verdicts.", lambda _, results
 
 def _make_suite(result: Result) -> tuple[Element, dict[str, int]]:
     spec = result.spec
-    name = make_plain(f"{spec.workload}, {spec.precision}, {describe_batches(result)}, {spec.device}")
+    name = make_plain(
+        f"{spec.workload}{describe_share(spec)}, {spec.precision}, {describe_batches(result)}, {spec.device}"
+    )
     suite, counts = Element("testsuite", name=name, timestamp=result.created.removesuffix("Z")), dict[str, int]()
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for row in long_form.list_rows([result]):

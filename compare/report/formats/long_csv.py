@@ -11,7 +11,7 @@ from compare.results.model import Result
 
 COLUMNS = (
     *("result", "created", "samestep", "workload", "task", "precision", "batch_size", "device", "device_name"),
-    *("contender", "baseline", "verdict", "metric", "unit", "value", "low", "high", "confidence"),
+    *("contender", "baseline", "verdict", "metric", "unit", "value", "low", "high", "confidence", "prune"),
 )
 
 
@@ -29,7 +29,7 @@ def make_rows(results: Sequence[Result]) -> list[tuple[Cell | None, ...]]:
                 figure.row.contender.name,
                 comparison.baseline if comparison else None,
                 comparison.verdict if comparison else None,
-                *(figure.metric, figure.unit, figure.value, figure.low, figure.high, figure.confidence),
+                *(figure.metric, figure.unit, figure.value, figure.low, figure.high, figure.confidence, spec.prune),
             )
         )
     return rows

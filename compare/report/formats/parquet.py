@@ -10,7 +10,7 @@ from compare.report.formats import Format
 from compare.report.formats.long_csv import COLUMNS, make_rows
 from compare.results.model import Result
 
-_KINDS = {"batch_size": "int64", **dict.fromkeys(("value", "low", "high", "confidence"), "float64")}
+_KINDS = {"batch_size": "int64", **dict.fromkeys(("value", "low", "high", "confidence", "prune"), "float64")}
 
 
 def render(results: Sequence[Result]) -> bytes:

@@ -151,8 +151,18 @@ def write_plain_powers(axes: Axes) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
 
 
+def write_plain_ticks(axis: Any) -> None:
+    """Write the ticks of a logarithmic axis as plain numbers: 1, 2 and 5 of every power of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(_plain_number))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _plain_number(value: float, _: int) -> str:
-    return f"{value:g}"
+    return f"{value:,.12g}"
 
 
 def _spread_out(places: Sequence[float], gap: float) -> list[float]:

@@ -52,17 +52,21 @@ def make_picture(results: Sequence[Result]) -> Picture | Absent:
     if len(rows) > _MOST_ROWS:
         return Absent(f"{len(rows):,} comparisons are too many to draw; the table has them")
     caption = (
-        "Step time of the contender over the baseline's, on a logarithmic scale; left of 1 the contender is faster. "
+        "Time of the contender over the baseline's, on a logarithmic scale; left of 1 the contender is faster. "
         "Diamond and bar: estimate and interval. Dots: single rounds that count. Shaded: the margin, within which a "
         "difference does not matter."
     )
-    title = "Ratio of step times with its interval"
-    return Picture("ratio", title, caption, sentences.describe_basis(results), lambda: _draw(rows))
+    times = sentences.name_times(results)
+    title = f"Ratio of {times} with its interval"
+    return Picture("ratio", title, caption, sentences.describe_basis(results), lambda: _draw(rows, times))
 
 
 def round_ratios(result: Result, comparison: Comparison) -> list[float]:
     """Return the ratio of median blocks, contender over baseline, of each round that counts."""
-    medians = {contender.name: verdicts.find_medians(result, contender) for contender in result.contenders}
+    medians = {
+        contender.name: verdicts.find_medians(result, contender, comparison.batch_size)
+        for contender in result.contenders
+    }
     baseline, contender = (medians.get(name, {}) for name in (comparison.baseline, comparison.contender))
     return [contender[number] / baseline[number] for number in baseline if number in contender]
 
@@ -70,8 +74,10 @@ def round_ratios(result: Result, comparison: Comparison) -> list[float]:
 def _rows(result: Result, many: bool) -> Iterator[Row]:
     spec = result.spec
     devices = f", {spec.devices} devices" if spec.devices > 1 else ""
-    place = f"{spec.workload} {spec.precision}{devices}" if many else ""
+    work = f"{sentences.name_work(spec)} {spec.precision}{devices}" if many else ""
     for comparison in result.comparisons:
+        batch = "" if comparison.batch_size is None else f"batch {comparison.batch_size:,}"
+        place = ", ".join(filter(None, (work, batch)))
         ratio = comparison.claimed_ratio
         if ratio is None:
             continue
@@ -95,7 +101,7 @@ def _reason(results: Sequence[Result]) -> str:
     return "; ".join(sentences.describe_comparison(comparison) for comparison in comparisons[:10])
 
 
-def _draw(rows: Sequence[Row]) -> Figure:
+def _draw(rows: Sequence[Row], times: str) -> Figure:
     """Draw the rows below one another. The unit of the vertical axis is inches."""
     lines = _lines(rows)
     height = _ROW_INCHES + (len(lines[0]) - 1) * _LINE_INCHES
@@ -106,7 +112,7 @@ def _draw(rows: Sequence[Row]) -> Figure:
     axes.set_ylim(-height * (len(rows) - 1) - _BELOW_INCHES, height - _BELOW_INCHES)
     axes.set_yticks([])
     axes.spines.left.set_visible(False)
-    axes.set_xlabel("faster ← step time / baseline's → slower")
+    axes.set_xlabel(f"faster ← {times} / baseline's → slower")
     return figure
 
 

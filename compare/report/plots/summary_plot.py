@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compare.base.interface import INFER, TRAIN
 from compare.report import sentences
 from compare.report.palette import find_light
-from compare.report.plots.canvas import Absent, Axes, Figure, Picture, choose_colour, shorten
+from compare.report.plots.canvas import Absent, Axes, Figure, Picture, choose_colour, shorten, write_plain_ticks
 from compare.results.model import Comparison, Result
 
 _INCHES = 7.0
@@ -18,7 +17,6 @@ _LEFT, _RIGHT = 0.34, 0.72
 _NAMES = -_LEFT / (_RIGHT - _LEFT) + 0.05
 """Where names begin, as a part of the axes' width."""
 
-_TIMES = {TRAIN: "step times", INFER: "request times"}
 _LONGEST_NAME, _LONGEST_GROUP = 34, 60
 
 
@@ -38,8 +36,7 @@ def make_picture(results: Sequence[Result]) -> Picture | Absent:
         return Absent("no comparison has a ratio that may be shown")
     if len(lines) > _MOST_LINES:
         return Absent(f"{len(lines):,} lines are too many to draw; the table has them")
-    tasks = {result.spec.task for result in results}
-    time = " or ".join(name for task, name in _TIMES.items() if task in tasks)
+    time = sentences.name_times(results)
     caption = (
         f"{time.capitalize()} of each contender over those of the baseline, on a logarithmic scale. Left of the line "
         "at 1 the contender is faster. Diamond and bar: estimate and interval."
@@ -115,21 +112,11 @@ def _write(axes: Axes, text: str, x: float, y: float, **style: str) -> None:
 
 
 def _scale(axes: Axes, low: float, high: float) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-
     axes.set_xscale("log")
     pad = (high / low) ** 0.05 * 1.01
     axes.set_xlim(low / pad, high * pad)
+    write_plain_ticks(axes.xaxis)
     if high / low < 2:  # powers of ten and their multiples are too far apart
         from matplotlib.ticker import MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    else:
-        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(FuncFormatter(_plain_number))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def _plain_number(value: float, _: int) -> str:
-    return f"{value:g}"

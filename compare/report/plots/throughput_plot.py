@@ -13,7 +13,7 @@ from compare.report.plots.canvas import (
     name_limit,
     name_lines,
     shorten,
-    write_plain_powers,
+    write_plain_ticks,
 )
 from compare.results.model import Contender, Result
 
@@ -56,7 +56,8 @@ def _draw(contenders: Sequence[Contender]) -> Figure:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.margins(0.12)
-    write_plain_powers(axes)
+    write_plain_ticks(axes.xaxis)
+    write_plain_ticks(axes.yaxis)
     axes.set_xlabel("p50 of a request (ms)")
     axes.set_ylabel("images/s")
     name_lines(axes, lines)
