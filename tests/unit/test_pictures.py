@@ -135,9 +135,9 @@ def test_several_results_share_one_ratio_picture() -> None:
         make_result(spec={"devices": 2}),
     ]
     texts = _texts(ratio_plot.make_picture(list(map(typed, found))))
-    assert "digits-cnn float32: jax / torch:stock" in texts
-    assert "cifar-cnn bfloat16: jax / torch" in texts
-    assert "digits-cnn float32, 2 devices: jax / torch" in texts
+    assert "digits-cnn float32, batch 64\njax / torch:stock" in texts
+    assert "cifar-cnn bfloat16, batch 64\njax / torch" in texts
+    assert "digits-cnn float32, 2 devices, batch 64\njax / torch" in texts
 
 
 def test_ratios_of_requests_name_their_batch() -> None:
@@ -167,8 +167,8 @@ def test_where_a_ratio_is_of_is_on_a_line_of_its_own_where_that_is_long() -> Non
     sides = {"baseline": "torch:tuned+ddp", "contender": "torch:compiled+ddp"}
     long = make_result(spec={"workload": "cifar-resnet18"}, comparisons=[make_comparison(**sides)])
     texts = _texts(ratio_plot.make_picture(list(map(typed, [long, make_result()]))))
-    assert "cifar-resnet18 float32\ntorch:compiled+ddp / torch:tuned+ddp\n" in texts
-    assert "digits-cnn float32\njax / torch\n" in texts
+    assert "cifar-resnet18 float32, batch 64\ntorch:compiled+ddp / torch:tuned+ddp\n" in texts
+    assert "digits-cnn float32, batch 64\njax / torch\n" in texts
 
 
 def test_step_times_are_those_of_every_block_with_medians_and_voids() -> None:

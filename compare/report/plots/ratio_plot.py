@@ -76,7 +76,8 @@ def _rows(result: Result, many: bool) -> Iterator[Row]:
     devices = f", {spec.devices} devices" if spec.devices > 1 else ""
     work = f"{sentences.name_work(spec)} {spec.precision}{devices}" if many else ""
     for comparison in result.comparisons:
-        batch = "" if comparison.batch_size is None else f"batch {comparison.batch_size:,}"
+        size = comparison.batch_size or (spec.batch_size if many else None)
+        batch = f"batch {size:,}" if size else ""
         place = ", ".join(filter(None, (work, batch)))
         ratio = comparison.claimed_ratio
         if ratio is None:
