@@ -28,6 +28,8 @@ from compare.studies.job_array import JobArray
 from compare.studies.study import Study
 
 _LEAST_WIDTH = 100
+_ONCE_MORE = (FAILED, UNDECIDED)
+"""States of cells that --redo names all at once."""
 
 
 @takes_options("campaign")
@@ -49,7 +51,8 @@ def campaign(
     redo: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="CELL", help="Run these finished cells again, as --only names them, or `failed`. Repeatable."
+            metavar="CELL",
+            help="Run these finished cells again, as --only names them, or `failed` or `undecided`. Repeatable.",
         ),
     ] = None,
     executor: Annotated[
@@ -145,12 +148,12 @@ def _write(whole: Campaign, states: Mapping[str, CellState], folder: Path, comma
 
 def _forget(whole: Campaign, chosen: Sequence[CampaignCell], patterns: Sequence[str], store: CellStore) -> None:
     """Delete finished cells from the store, so that they run again."""
-    named = [pattern for pattern in patterns if pattern != FAILED]
+    named = [pattern for pattern in patterns if pattern not in _ONCE_MORE]
     again = {each.cell.name for each in campaigns.choose(whole, named, "--redo")} if named else set[str]()
     for each in chosen:
         is_again = each.cell.name in again
-        if not is_again and FAILED in patterns and (state := store.find(each.cell)) is not None:
-            is_again = state.status == FAILED
+        if not is_again and set(_ONCE_MORE) & set(patterns) and (state := store.find(each.cell)) is not None:
+            is_again = state.status in _ONCE_MORE and state.status in patterns
         if is_again:
             store.remove(each.cell)
 
@@ -166,8 +169,9 @@ def _show_plan(states: Mapping[str, CellState], chosen: Sequence[CampaignCell]) 
     places = {device: find_place_here(device) for device in {state.cell.device for state in pending}}
     left = f"; the rest takes {estimate.estimate([*states.values()], places)}" if pending else ""
     typer.echo(f"{campaigns.count_states(mine)}{left}")
-    if any(state.kept and state.status == FAILED for state in mine):
-        typer.echo("failed cells are kept too; --redo failed runs them again")
+    for status in _ONCE_MORE:
+        if any(state.kept and state.status == status for state in mine):
+            typer.echo(f"{status} cells are kept too; --redo {status} runs them again")
 
 
 def _show_end(states: Mapping[str, CellState], paths: Sequence[Path]) -> None:

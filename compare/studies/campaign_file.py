@@ -17,7 +17,7 @@ from compare.base import arguments, untrusted
 from compare.base.errors import suggest
 from compare.base.interface import INFER, Refused
 from compare.base.workloads import Workload
-from compare.settings import options, tasks
+from compare.settings import options, plan, tasks
 from compare.settings.options import COMMAND_LINE, OWN_MODELS, SETTINGS, Settings
 from compare.settings.pair_spec import Request
 from compare.studies.cells import Cell
@@ -150,7 +150,7 @@ class _Reader:
                     where, f"unknown key {key!r} in [{name}]; {suggest(key, allowed)}allowed: {', '.join(allowed)}"
                 )
             if name == "grid" and (not isinstance(value, list) or not value):
-                raise self._refuse(where, f"{key} in [grid] is no list; allowed: a list of values")
+                raise self._refuse(where, f"{key} in [grid] is no list with values; allowed: a list of values")
             setting = _ALIASES.get(key, key)
             for each in cast("list[object]", value if name == "grid" else [value]):
                 self._check(setting, each, where)
@@ -161,8 +161,11 @@ class _Reader:
         option = SETTINGS.get(name) or COMMAND_LINE[name]
         try:
             option.check(_to_setting(name, value))
+            if name == "workload":
+                plan.find_workload(value)
         except Refused as error:
-            raise self._refuse(line, arguments.rename_options(str(error))) from None
+            message = str(error).replace("allowed: True, False", "allowed: true, false")  # as TOML writes them
+            raise self._refuse(line, arguments.rename_options(message)) from None
 
     def _combine(self, defaults: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> Iterator[CampaignCell]:
         """Yield a cell for each combination of the grid's lists, the last list changing first."""

@@ -53,8 +53,10 @@ def read(text: str, folder: Path) -> Campaign:
 
 FAULTS = [
     ("[grid]\nseed = [1]\nbatch = [2]\n", "line 3: unknown key 'batch' in [grid]; did you mean 'batch_norm' or "),
-    ("[grid]\nseed = 1\n", "line 2: seed in [grid] is no list; allowed: a list of values"),
+    ("[grid]\nseed = 1\n", "line 2: seed in [grid] is no list with values; allowed: a list of values"),
     ("[grid]\nseed = []\n", "line 2: seed in [grid] is no list"),
+    ('[grid]\nworkload = ["digits-cnn", "digit-cnn"]\n', "line 2: unknown workload 'digit-cnn'; did you mean"),
+    ('[[comparison]]\nquick = "yes"\n', "line 2: quick 'yes' is not allowed; allowed: true, false"),
     (
         "[grid]\nprecision = ['float32', 'bf16']\n",
         "line 2: precision 'bf16' is not allowed; did you mean 'bfloat16'? allowed: ",
@@ -73,7 +75,7 @@ FAULTS = [
     ("[defaults]\nseed = 1\n", "names no comparison; allowed: [grid] with lists, or [[comparison]]"),
     ("[[comparison]]\nrounds = 3\nquick = true\n", "line 1: rounds and quick exclude each other"),
     ("[[comparison]]\njax = 'a.py:f'\n", "line 1: jax: a pair of your own needs image, classes as well"),
-    ("[[comparison]]\nworkload = 'resnet'\n", "line 1: resnet: unknown workload 'resnet'"),
+    ("[[comparison]]\nworkload = 'resnet'\n", "line 2: unknown workload 'resnet'; did you mean 'resnet50'"),
     ("[[comparison]]\nprecision = 'tf32'\ndevice = 'cpu'\n", "line 1: tf32, cpu: --precision tf32 needs"),
     ("[grid]\nout = ['x']\n", "line 2: unknown key 'out' in [grid]"),
     ("comparison = 3\n", "line 1: comparison is no list; allowed: [[comparison]] tables"),
@@ -190,6 +192,18 @@ def test_a_campaign_runs_keeps_fails_and_goes_on(program: Program, monkeypatch: 
     code, out, error = program.run(*arguments, "--only", "*third*", "--redo", "failed", "--json")
     assert code == 3
     assert [cell["status"] for cell in json.loads(out)["cells"]] == ["done", "pending", "done", "pending", "failed"]
+
+
+def test_undecided_cells_are_kept_until_they_are_named(program: Program) -> None:
+    (program.folder / "c.toml").write_text(SMALL.replace("rounds = 3", "rounds = 2") + "[grid]\nseed = [0]\n")
+    arguments = ("campaign", "c.toml", "--store", "store", "--out", "out")
+    assert program.run(*arguments, "--undecided", "fail")[0] == 4
+    code, out, _ = program.run(*arguments, "--list")
+    assert "undecided, kept" in out
+    assert "undecided cells are kept too; --redo undecided runs them again" in out
+    code, out, _ = program.run(*arguments, "--redo", "undecided")
+    assert code == 0
+    assert "1 pending" in out
 
 
 def test_an_interruption_counts_cells_that_other_processes_have_finished(
