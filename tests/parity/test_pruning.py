@@ -10,6 +10,7 @@ import pytest
 from compare.agreement.gates import PRUNING
 from compare.base import descriptions
 from compare.base.commands import PruningCheck
+from compare.base.interface import INFER, TRAIN
 from compare.base.workloads import Workload
 from compare.data import dataset_file, datasets, pruning, weights
 from compare.worker import recording
@@ -29,11 +30,11 @@ def prune(name: str, score: str = "kernels") -> Workload:
     return replace(workload, model=pruning.prune(workload.model, 0.5, 1, score))
 
 
-def check(workload: Workload, backend: str, folder: Any) -> PruningCheck:
+def check(workload: Workload, backend: str, folder: Any, task: str = TRAIN) -> PruningCheck:
     data = datasets.load(workload, folder=None, seed=0, batch_size=small.BATCH)
     path = folder / "dataset.safetensors"
     dataset_file.save(data, path)
-    spec = small.spec(workload, backend, "stock", data=str(path))
+    spec = small.spec(workload, backend, "stock", data=str(path), task=task)
     return recording.check_pruning(twins.BACKENDS[backend], spec)
 
 
@@ -44,6 +45,13 @@ CHECKED = [*((name, "torch") for name in sorted(small.SIDES)), ("resnet50", "jax
 @pytest.mark.parametrize(("name", "backend"), CHECKED)
 def test_it_computes_what_the_masked_model_computes(name: str, backend: str, tmp_path: Any):
     found = check(prune(name), backend, tmp_path)
+    assert found.error is not None
+    assert found.error <= PRUNING.limit
+
+
+@pytest.mark.parametrize("backend", twins.BOTH)
+def test_it_answers_requests_as_the_masked_model_does(backend: str, tmp_path: Any):
+    found = check(prune("digits-cnn"), backend, tmp_path, INFER)
     assert found.error is not None
     assert found.error <= PRUNING.limit
 
