@@ -13,7 +13,7 @@ from compare.base import typed_json
 from compare.base.interface import INFER, Refused
 from compare.report.sentences import count_pruned
 from compare.results import result_file
-from compare.results.model import Contender, Result
+from compare.results.model import Contender, Latency, Result
 from compare.settings import contenders, plan, tunings
 from compare.settings.options import Settings
 from compare.studies import ladder_rungs as rungs
@@ -292,16 +292,13 @@ class Climb:
         if state.result is None:
             self.on_rung(f"{change.name}: no latency: {state.reason}")
             return {}
-        measured = zip(chosen, state.result.contenders, strict=False)
-        return {
-            backend: {
-                size: {"p50": requests.p50, "p90": requests.p90, "p99": requests.p99}
-                for size, requests in (contender.latency or {}).items()
-                if requests.p50 is not None and requests.p90 is not None and requests.p99 is not None
-            }
-            for backend, contender in measured
-            if rungs.explain_failure(state.result, contender) is None
-        }
+        timed = dict[str, Mapping[str, Mapping[str, float]]]()
+        for backend, contender in zip(chosen, state.result.contenders, strict=False):
+            if failure := rungs.explain_failure(state.result, contender):
+                self.on_rung(f"{change.name}: no latency of {contender.name}: {failure}")
+                continue
+            timed[backend] = {size: _list_quantiles(each) for size, each in (contender.latency or {}).items()}
+        return timed
 
 
 def list_backends(settings: Settings) -> list[str]:
@@ -312,6 +309,12 @@ def list_backends(settings: Settings) -> list[str]:
     """
     texts = settings.contenders or contenders.list_sides(plan.find_workload(settings.workload))
     return contenders.parse_backends(texts, "ladder")
+
+
+def _list_quantiles(requests: Latency) -> dict[str, float]:
+    """Return those quantiles of requests that are known. Few requests have no p99."""
+    quantiles = {"p50": requests.p50, "p90": requests.p90, "p99": requests.p99}
+    return {name: seconds for name, seconds in quantiles.items() if seconds is not None}
 
 
 def _name(chosen: Mapping[str, str]) -> list[str]:

@@ -96,7 +96,10 @@ def _list_times(rung: Rung, backend: str, each: RungContender) -> tuple[str, ...
 def _list_costs(rung: Rung, backend: str, each: RungContender) -> tuple[str, ...]:
     steps = DASH if each.break_even_steps is None else f"{each.break_even_steps:,} steps"
     compile_seconds = DASH if each.compile_seconds is None else f"{each.compile_seconds:.3g}"
-    latency = " / ".join(f"{1e3 * requests['p50']:.3g}" for requests in (each.latency_seconds or {}).values())
+    latency = ", ".join(
+        f"{1e3 * requests['p50']:.3g} of {size}" if "p50" in requests else f"{DASH} of {size}"
+        for size, requests in (each.latency_seconds or {}).items()
+    )
     return (
         *(rung.name, backend, _format_memory(each), compile_seconds, steps, latency or DASH),
         *(_format_accuracy(each), each.agreement or DASH),

@@ -97,7 +97,7 @@ class RungContender(JsonObject):
         contender: as `samestep compare` takes it.
         step_seconds: seconds of a step with their interval.
         break_even_steps: steps after which the longer compilation has paid; None where it never does, or is not known.
-        latency_seconds: p50, p90 and p99 of a request, by its batch size.
+        latency_seconds: p50, p90 and p99 of a request, by its batch size. Few requests have no p99.
         test_accuracy: after the workload's training.
         agreement: the status of its certificate, or None if there is none.
         kept: whether the next rung builds on it. None if the rung changes nothing for this backend.

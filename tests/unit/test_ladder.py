@@ -236,14 +236,19 @@ def test_a_first_rung_without_rounds_that_count_is_no_failure(program: Program, 
 
 @pytest.mark.slow
 def test_requests_are_timed_where_they_are_asked_for(program: Program, monkeypatch: pytest.MonkeyPatch):
-    fast = {"step_seconds": 2e-3}  # enough requests for p99
-    script(program, monkeypatch, fake=fast, other=fast)
+    script(program, monkeypatch, fake={"step_seconds": 2e-3}, other={"step_seconds": 3e-2})
     code, out, _ = program.run(*LADDER, "fake", "other", "--rungs", "eager", "--latency")
     assert code == 0
     latency = read(program)["eager"]["contenders"]["fake"]["latency_seconds"]
     assert list(latency) == ["1", "32"]
     assert latency["1"]["p50"] <= latency["1"]["p99"]
+    slow = read(program)["eager"]["contenders"]["other"]["latency_seconds"]
+    assert [sorted(requests) for requests in slow.values()] == [["p50", "p90"]] * 2  # p99 needs more requests
     assert "latency (ms)" in out
+    (row,) = [
+        line for line in out.splitlines() if line.startswith("eager") and f"{1e3 * slow['1']['p50']:.3g} of 1," in line
+    ]
+    assert " of 32" in row
 
 
 @pytest.mark.parametrize(
