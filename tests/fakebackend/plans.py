@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from compare.base import process_family
 from compare.execution import record_certificates, round_validity
+from compare.machine import cpu
 from compare.reproduce import recompute
 from compare.settings import plan
 from compare.settings.options import Settings
@@ -25,6 +27,7 @@ GONE_WITHIN = DEADLINE = 120.0
 other work. Only a test that fails waits so long."""
 
 _CACHES = itertools.count()
+_LIST_FAMILY = cpu.list_family
 
 Script = Callable[..., Path]
 
@@ -57,8 +60,10 @@ def register(
     monkeypatch.setattr(round_validity, "FOREIGN_CORES", math.inf)
     monkeypatch.setattr(recompute, "WINDOW_ROUNDING", math.inf)
     monkeypatch.setattr("compare.execution.jobs._POLL_SECONDS", 0.004)  # scripted children answer at once
+    # psutil reads all processes of the machine to find a child's family. Scripted children have none that works.
+    monkeypatch.setattr(cpu, "list_family", lambda pid: _LIST_FAMILY(pid) if pid == os.getpid() else [pid])
     # On every machine the same, because scripts number a backend's processes.
-    monkeypatch.setattr("compare.machine.cpu.count_usable_cores", lambda: 2 * children)
+    monkeypatch.setattr(cpu, "count_usable_cores", lambda: 2 * children)
     monkeypatch.setitem(record_certificates.MOST_CHILDREN, "cpu", children)
     for name, value in environment(folder, behaviours or {}).items():
         monkeypatch.setenv(name, value)
