@@ -28,6 +28,8 @@ from tests.planted.probes import Side
 from tests.unoptimised import unoptimised as unoptimised
 from torchbackend.only import folded_modules
 
+pytestmark = pytest.mark.xdist_group("answers")  # the clean records are made once
+
 PROBE, SIZES = "cifar-cnn", (1, 3)
 Records = dict[str, Arrays]
 

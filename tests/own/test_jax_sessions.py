@@ -17,6 +17,8 @@ from jaxbackend.only import run_settings
 from tests.own import flax_models, jax_pairs, torch_layers
 from tests.parity import twins
 
+pytestmark = pytest.mark.xdist_group("jax sessions")  # their first steps are taken once
+
 FACTORIES = ("resnet", "kinds", "shared", "nnx_net", "flagged")
 EVERY = pytest.mark.parametrize("factory", FACTORIES)
 

@@ -13,6 +13,8 @@ from compare.settings.pair_spec import Request
 from tests.fakebackend.plans import ROOT
 from tests.own import inside
 
+pytestmark = pytest.mark.xdist_group("reproduce")  # the pair is certified once
+
 ARGUMENTS = ("--model-args", "jax.classes=10", "--optimizer", "adam,learning_rate=0.002", "--loss")
 LOSS = "cross-entropy,label_smoothing=0.1"
 

@@ -19,6 +19,8 @@ from compare.settings import options, plan, tasks
 from compare.settings.options import Settings
 from tests.fakebackend import plans
 
+pytestmark = pytest.mark.xdist_group("requests")  # a finished run is made once
+
 SIZES = (1, 32)
 FAST = {"step_seconds": 1e-3}  # enough requests for p99
 
