@@ -165,7 +165,7 @@ def find_file(path: Path) -> Path:
     A folder may hold only a result of `samestep fit`. Then return that file, so that its reader can refuse it.
 
     Raises:
-        Refused: the folder holds no result, but its folders do.
+        Refused: the folder holds no result, but a bundle, or folders with results: it is of a campaign, for example.
     """
     try:
         if not path.is_dir():
@@ -173,11 +173,15 @@ def find_file(path: Path) -> Path:
         file = path / FILE_NAME
         if file.exists():
             return file
-        below = sorted(path.glob(f"*/{FILE_NAME}"), key=lambda each: each.stat().st_mtime)
+        bundles = sorted(path.glob("*.zip"))
+        found = [*path.glob(f"*/{FILE_NAME}")] or [*path.glob(f"*/*/{FILE_NAME}")]
+        below = sorted(found, key=lambda each: each.stat().st_mtime)
     except OSError:  # a name too long, for example
         return path
     if (path / FIT_NAME).exists():
         return path / FIT_NAME
+    if bundles:
+        raise Refused(f"{path} holds no {FILE_NAME}, but a bundle: {bundles[-1]}")
     if not below:
         return file
     raise Refused(f"{path} holds no {FILE_NAME}, but {len(below)} of its folders do; the newest is {below[-1].parent}")

@@ -188,6 +188,13 @@ def test_a_folder_of_results_names_the_newest_one(program: Program, command: tup
     code, out, error = program.run(command[0], *command[1:], "runs")
     assert (code, out) == (2, "")
     assert error == "samestep: runs holds no result.json, but 2 of its folders do; the newest is runs/first\n"
+    (program.folder / "ladder").mkdir()
+    (program.folder / "runs").rename(program.folder / "ladder" / "rungs")
+    _, _, error = program.run("report", "ladder")
+    assert "ladder holds no result.json, but 2 of its folders do; the newest is ladder/rungs/first" in error
+    (program.folder / "ladder" / "all.zip").touch()
+    _, _, error = program.run("report", "ladder")
+    assert "ladder holds no result.json, but a bundle: ladder/all.zip" in error
 
 
 def test_a_bundle_stands_wherever_a_result_does(program: Program) -> None:
