@@ -41,27 +41,26 @@ def record(model: nnx.Module) -> Generator[dict[str, jax.Array]]:
 
 
 @contextmanager
-def intercept(layers: Mapping[str, Any], around: Around) -> Generator[None]:
-    """Let `around` replace every call of these nnx modules while the context lasts."""
-    paths = {id(module): path for path, module in layers.items()}
-    running: set[str] = set()  # a class that calls its base class is one layer, not two
+def intercept(layers: Mapping[str, Any], around: Around, kinds: Mapping[str, type] | None = None) -> Generator[None]:
+    """Let `around` replace every call of these nnx modules while the context lasts.
 
-    def replace(call: Callable[..., Any]) -> Callable[..., Any]:
+    `kinds` names a base class for some modules. `around` then replaces only the call of that class.
+    """
+    kinds = {path: type(module) for path, module in layers.items()} | dict(kinds or {})
+    paths = {id(module): path for path, module in layers.items()}
+
+    def replace(kind: type, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(self: Any, *inputs: Any, **options: Any) -> Any:
             path = paths.get(id(self), vars(self).get(PATH))
-            if path is None or path in running:
+            if path is None or kinds.get(path) is not kind:  # a class that calls its base class is one layer, not two
                 return call(self, *inputs, **options)
-            running.add(path)
-            try:
-                return around(path, self, partial(call, self), inputs, options)
-            finally:
-                running.discard(path)
+            return around(path, self, partial(call, self), inputs, options)
 
         return wrapped
 
     with ExitStack() as stack:
-        for kind in {type(module) for module in layers.values()}:
-            stack.enter_context(mock.patch.object(kind, "__call__", replace(kind.__call__)))
+        for kind in set(kinds.values()):
+            stack.enter_context(mock.patch.object(kind, "__call__", replace(kind, kind.__call__)))
         yield
 
 

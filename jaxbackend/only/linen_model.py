@@ -55,6 +55,8 @@ class LinenModel:
         self._arguments, self._policy, self._seed = arguments, policy, seed
         self._dropout: dict[str, None] = {}
         self._names_axes = False
+        self._running: list[Any] = []
+        self.derived: set[str] = set()
         self.layers: tuple[str, ...] = ()
         self.axes: tuple[str, ...] = ()
         shapes = jax.eval_shape(self._initial, images)
@@ -156,9 +158,17 @@ class LinenModel:
             if isinstance(context.module, linen.Dropout) or type(context.module).__name__ in DROPPED_PATHS:
                 self._dropout[describe_dropout(path, context.module)] = None
                 return inputs[0] if inputs else next(iter(named.values()))
-            if around is None or path not in self.layers:
-                return call(*inputs, **named)
-            return around(path, context.module, call, inputs, named)
+            is_inner = any(module is context.module for module in self._running)
+            if is_inner:
+                self.derived.add(path)
+            is_layer = path in self.layers and (is_inner or path not in self.derived)
+            self._running.append(context.module)
+            try:
+                if around is None or not is_layer:
+                    return call(*inputs, **named)
+                return around(path, context.module, call, inputs, named)
+            finally:
+                self._running.pop()
 
         return intercept
 

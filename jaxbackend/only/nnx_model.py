@@ -1,5 +1,6 @@
 """A user's flax.nnx model."""
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -7,6 +8,7 @@ import jax
 from flax import nnx
 
 from compare.base.interface import Refused
+from jaxbackend import roles
 from jaxbackend.activations import PATH, Around, intercept
 from jaxbackend.only import run_settings
 from jaxbackend.only.user_model import (
@@ -53,8 +55,19 @@ class NnxModel:
             self.parameters, self.buffers = map(nnx.to_pure_dict, states)
         self.layers = find_layers(self.parameters, self.buffers)
         self.axes: tuple[str, ...] = ()
+        self._kinds = dict[str, type]()
         if any(names_axis(inner) for _, inner in modules):  # another trace, so only where one is needed
             self.axes = find_axes(lambda axes: self._try_axes(axes, images))
+        if kinds := _list_base_classes(modules):  # another trace, too
+            self._kinds, called = kinds, set[str]()
+
+            def note(path: str, _module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+                called.add(path)
+                return call(*inputs, **options)
+
+            jax.eval_shape(partial(self.run, training=True, around=note), self.parameters, self.buffers, images)
+            self._kinds = {path: kind for path, kind in kinds.items() if path in called}
+        self.derived = set(self._kinds)
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
         """See `UserModel`."""
@@ -70,7 +83,7 @@ class NnxModel:
             for path, module in layers.items():
                 setattr(module, PATH, path)
             inputs, named = self._arguments(images)
-            with intercept(layers, around):
+            with intercept(layers, around, self._kinds):
                 result = model(*inputs, **named, **self._options[training])
             self._refuse_changes(model)
             return result, nnx.to_pure_dict(nnx.state(model, nnx.BatchStat))
@@ -108,6 +121,16 @@ class NnxModel:
         # A copy, so that the model belongs to this trace.
         model: Any = nnx.merge(self._graphs[training], parameters, buffers, self._constants, copy=True)
         return model, {spell_path(path): module for path, module in nnx.iter_modules(model)}
+
+
+def _list_base_classes(modules: Iterable[tuple[Any, Any]]) -> dict[str, type]:
+    """Return the flax class of each layer, if the layer's own class overrides its call."""
+    kinds = dict[str, type]()
+    for path, module in modules:
+        kind = next(kind for kind in type(module).__mro__ if kind.__module__.startswith("flax."))
+        if roles.role(module) != "parameters" and type(module).__call__ is not kind.__call__:
+            kinds[spell_path(path)] = kind
+    return kinds
 
 
 def _switch_off_dropout(path: str, module: Any) -> str | None:

@@ -91,6 +91,7 @@ class UserModel(Protocol):
         layers: paths of the modules that hold variables.
         dropout: paths of its dropout layers, which are switched off.
         axes: names of the mapped axes that it reduces over (`axis_name` of a batch norm).
+        derived: paths of modules whose call calls that of their base class. Only that is the layer.
     """
 
     framework: str
@@ -99,6 +100,7 @@ class UserModel(Protocol):
     layers: tuple[str, ...]
     dropout: tuple[str, ...]
     axes: tuple[str, ...]
+    derived: set[str]
 
     def own_name(self, path: tuple[Any, ...], is_parameter: bool) -> str:
         """Return the name of a variable as in `compare.base.trace.Variable`."""
