@@ -5,8 +5,9 @@ dense kernels [inputs, outputs]. A layer is a module that holds parameters or bu
 parameters of its own beside its sub-modules is a layer as well.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 IMAGES = ""
@@ -109,6 +110,7 @@ class Layer:
             `add`, `multiply`, `multiply by 0.125`, `concatenate`, `reshape`, ...; what has no shared name stands under
             the framework's.
         last, until_end: as `after` and `between`, of its result, for free parameters. Layers inside count, too.
+        applied: the functions of its result and of no other layer's.
     """
 
     path: str
@@ -128,6 +130,7 @@ class Layer:
     is_looped: bool = False
     last: tuple[str, ...] = ()
     until_end: tuple[str, ...] = ()
+    applied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,7 @@ def from_json(values: Mapping[str, Any]) -> Trace:
 
 def _layer(values: Mapping[str, Any]) -> Layer:
     made = dict(values)
-    made |= {key: tuple(values[key]) for key in ("input", "output", "after", "between", "last", "until_end")}
+    made |= {key: tuple(values[key]) for key in ("input", "output", "after", "between", "last", "until_end", "applied")}
     made["variables"] = tuple(_variable(each) for each in values["variables"])
     made |= {key: read_layout(values[key]) for key in ("input_layout", "output_layout") if key in values}
     return Layer(**made)
@@ -202,6 +205,32 @@ FACTOR = "multiply by "
 def name_factor(value: float) -> str:
     """Return the word for a product with a constant. Six digits are those of float32."""
     return f"{FACTOR}{value:.6g}"
+
+
+PADDING = "pad by "
+"""The beginning of the word for zeros around positions. The numbers before and after each axis follow."""
+
+
+def name_padding(edges: Sequence[Sequence[int]]) -> str:
+    """Return the word for zeros around positions."""
+    return f"{PADDING}{[[int(size) for size in each] for each in edges]}"
+
+
+def take_padding(layer: Layer) -> Layer:
+    """Return a convolution with the zeros that a function pads right before it as its own."""
+    word = layer.between[-1] if layer.between else ""
+    if layer.role != "convolution" or not word.startswith(PADDING):
+        return layer
+    settings = add_padding(layer.settings, json.loads(word.removeprefix(PADDING)))
+    return replace(layer, settings=settings, between=layer.between[:-1], is_module=False, is_recorded=False)
+
+
+def add_padding(settings: Mapping[str, Any], edges: Sequence[Sequence[int]]) -> Mapping[str, Any]:
+    """Return a convolution's settings with more zeros before and after each axis."""
+    if len(edges) != len(settings.get("padding", ())):
+        return settings
+    pairs = zip(settings["padding"], edges, strict=True)
+    return {**settings, "padding": [[first + before, last + after] for (first, last), (before, after) in pairs]}
 
 
 def number_call(path: str, earlier: Collection[str]) -> str:

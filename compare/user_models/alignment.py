@@ -1,8 +1,8 @@
 """Match the layers of two traces by their kind and by the matched layers before them.
 
 Two layers match if their roles and variable shapes are equal and they come after the same matched layers. The order in
-which branches run does not matter. If several layers fit, the layers behind them decide, and then their settings. Names
-never decide.
+which branches run does not matter. If several layers fit, the layers behind them decide, then their settings, and then
+the activations behind them. Names never decide.
 """
 
 import re
@@ -14,6 +14,11 @@ from compare.base.trace import IMAGES, Layer, Trace, Variable
 
 _LOOK_AHEAD = 8
 _DISTINCTIVE_SETTINGS = ("kernel", "stride", "dilation", "groups", "padding", "output_padding", "epsilon", "momentum")
+
+ACTIVATION = re.compile(
+    r"relu6?|leaky-relu|elu|selu|celu|silu|mish|gelu\((tanh|exact)\)|(log)?sigmoid|tanh|softplus|(log_)?softmax|"
+    r"hard(swish|sigmoid|tanh)"
+)
 
 Kind = tuple[Hashable, ...]
 Group = tuple[tuple[str, ...], tuple[str, ...]]
@@ -41,13 +46,13 @@ def split_call(path: str) -> tuple[str, str]:
 def find_matching_shape(layer: Layer, variable: Variable) -> tuple[int, ...]:
     """Return the shape by which a variable is matched.
 
-    A free parameter loses its axes of length 1. A 1x1 kernel becomes [inputs, outputs].
+    A free parameter loses its axes of length 1. A kernel of length 1 becomes [inputs, outputs].
     """
     shape = variable.shape
     if layer.role == "parameters":
         return tuple(length for length in shape if length != 1)
-    if variable.role == "kernel" and shape[:2] == (1, 1) and len(shape) == 4 and _role(layer) == "dense":
-        return shape[2:]
+    if variable.role == "kernel" and _role(layer) == "dense":
+        return shape[-2:]
     return shape
 
 
@@ -113,9 +118,9 @@ def _kind_with_call(layer: Layer, side: Sequence[Layer]) -> Kind:
 
 
 def _role(layer: Layer) -> str:
-    """Return the role. A 1x1 convolution counts as `dense`, because a model may use either."""
+    """Return the role. A convolution of length 1 counts as `dense`, because a model may use either."""
     kernel = next((variable.shape for variable in layer.variables if variable.role == "kernel"), ())
-    pointwise = layer.role == "convolution" and kernel[:2] == (1, 1) and layer.settings.get("groups", 1) == 1
+    pointwise = layer.role == "convolution" and set(kernel[:-2]) == {1} and layer.settings.get("groups", 1) == 1
     return "dense" if pointwise else layer.role
 
 
@@ -145,7 +150,7 @@ class _Side:
         for layer in trace.layers:
             first, call = split_call(layer.path)
             self._kinds[layer.path] = (bool(call), find_kind(self.layers.get(first, layer)))
-            for path in layer.after:
+            for path in self._look_inside(layer.after):
                 followers[path].append(layer.path)
         ends = set(trace.after)
 
@@ -162,6 +167,17 @@ class _Side:
             to_the_end[path] = number(path, to_the_end)
         self._ahead.append(to_the_end)
 
+    def _look_inside(self, paths: Sequence[str]) -> set[str]:
+        """Return these layers, and the last ones inside those that hold free parameters alone."""
+        found, waiting = set[str](), list(paths)
+        while waiting:
+            path = waiting.pop()
+            layer = self.layers.get(path)
+            if layer is not None and layer.role == "parameters" and layer.inside and path not in found:
+                waiting += layer.last
+            found.add(path)
+        return found
+
     def key(self, layer: Layer, name: Callable[[str], str]) -> Hashable:
         """Return the value that is equal for two layers that match. `name` gives the name of a matched layer."""
         first, call = split_call(layer.path)
@@ -174,7 +190,8 @@ class _Side:
         settings = tuple((name, repr(layer.settings.get(name))) for name in _DISTINCTIVE_SETTINGS)
         ahead = (numbers[path] for numbers in self._ahead)
         functions = tuple(sorted(layer.between)), tuple(sorted(word.partition("(")[0] for word in layer.between))
-        return [layer.role, *ahead, settings, layer.output[1:], *functions, _attention_part(path)]
+        activations = tuple(sorted(word for word in layer.applied if ACTIVATION.fullmatch(word)))
+        return [layer.role, *ahead, settings, layer.output[1:], *functions, activations, _attention_part(path)]
 
 
 Labels = Mapping[str, list[Hashable]]

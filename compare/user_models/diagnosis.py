@@ -1,7 +1,6 @@
 """Compare the settings of matched layers, name each difference, and suggest the code that removes it."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any, cast
 
 from compare.base.trace import FACTOR, Layer, name_factor
 from compare.user_models import code_suggestions
+from compare.user_models.alignment import ACTIVATION
 from compare.user_models.code_suggestions import format_number, format_value, parse_pool
 from compare.user_models.matching import Matching
 
@@ -20,11 +20,6 @@ BETWEEN = "before it"
 
 _MOVES = ("reshape", "slice", "transpose", "concatenate", "matmul", "einsum", "stack")
 _SAME_FACTOR = 1e-4  # words have six digits each
-
-_FUNCTION = re.compile(
-    r"relu6?|leaky-relu|elu|selu|celu|silu|mish|gelu\((tanh|exact)\)|(log)?sigmoid|tanh|softplus|(log_)?softmax|"
-    r"hard(swish|sigmoid|tanh)"
-)
 
 
 @dataclass(frozen=True)
@@ -185,7 +180,7 @@ def _explain_momentum(torch: Layer, jax: Layer) -> str:
 
 def list_shared_functions(torch: Layer, jax: Layer) -> list[str]:
     """Return the activations and pools that stand before both layers."""
-    return [word for word in torch.between if word in jax.between and (_FUNCTION.fullmatch(word) or parse_pool(word))]
+    return [word for word in torch.between if word in jax.between and (ACTIVATION.fullmatch(word) or parse_pool(word))]
 
 
 def _functions_row(torch: Sequence[str], jax: Sequence[str]) -> Row:
@@ -222,7 +217,7 @@ def _activations_and_pools(side: Sequence[str], means: int) -> list[str]:
 
     Those stand for means of whole images on the other side.
     """
-    functions = [word for word in side if parse_pool(word) or _FUNCTION.fullmatch(word)]
+    functions = [word for word in side if parse_pool(word) or ACTIVATION.fullmatch(word)]
     averages = [place for place, word in enumerate(functions) if (parse_pool(word) or ("",))[0] == "average"]
     global_pools = averages[-means:] if means > 0 else []
     return [word for place, word in enumerate(functions) if place not in global_pools]

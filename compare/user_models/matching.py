@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from compare.base.interface import Refused
 from compare.base.names import Crossing, Names
-from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable
+from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable, take_padding
 from compare.user_models.alignment import (
     Alignment,
     align,
@@ -128,11 +128,19 @@ def match(torch: Trace, jax: Trace, weights_map: Mapping[str, str] | None = None
         names |= free_names
     sides = _dissolve(torch, pairs.keys()), _dissolve(jax, set(pairs.values()))
     jax_layers = {layer.path: layer for layer in sides[1].layers}
-    layers = tuple((layer, jax_layers[pairs[layer.path]]) for layer in sides[0].layers if layer.path in pairs)
+    layers = tuple(
+        _take_padding(layer, jax_layers[pairs[layer.path]]) for layer in sides[0].layers if layer.path in pairs
+    )
     for torch_layer, jax_layer in layers:
         names |= _match_variables(torch_layer, jax_layer, names)
     variables, remarks = tuple(_pair_variables(torch, jax, names)), tuple(_remark_on_wiring(*sides, layers))
     return Matching(layers, variables, (sides[0].between, sides[1].between), remarks)
+
+
+def _take_padding(torch: Layer, jax: Layer) -> tuple[Layer, Layer]:
+    """Return two matched layers. If their padding differs, functions right before them may have padded the images."""
+    is_same = torch.settings.get("padding") == jax.settings.get("padding")
+    return (torch, jax) if is_same else (take_padding(torch), take_padding(jax))
 
 
 def match_itself(trace: Trace) -> Matching:
@@ -227,7 +235,10 @@ def _match_by_order(
 
 
 def _match_variables(torch: Layer, jax: Layer, names: Mapping[str, str]) -> dict[str, str]:
-    """Match the variables of two matched layers by role and shape, and by name if several fit."""
+    """Match the variables of two matched layers by role and shape.
+
+    If several fit, match them by name, then by use, then by the order of their first use.
+    """
     used = set(names.values())
     rest = [variable for variable in jax.variables if variable.own not in used]
     matched: dict[str, str] = {}
@@ -236,6 +247,10 @@ def _match_variables(torch: Layer, jax: Layer, names: Mapping[str, str]) -> dict
         chosen = fitting if len(fitting) == 1 else [other for other in fitting if _leaf(other) == _leaf(variable)]
         if len(chosen) != 1:
             chosen = [other for other in fitting if variable.use and other.use == variable.use]
+        if len(chosen) != 1 and fitting and torch.role == "parameters":
+            unmatched = [each for each in torch.variables if each.own not in names.keys() | matched.keys()]
+            alike = [each for each in unmatched if _variable_kind(torch, each) == _variable_kind(jax, fitting[0])]
+            chosen = _choose_by_moment(variable, alike, fitting)
         if len(chosen) != 1:
             choices = join_choices([repr(other.own) for other in fitting])
             raise Refused(
@@ -249,6 +264,15 @@ def _match_variables(torch: Layer, jax: Layer, names: Mapping[str, str]) -> dict
     if rest:
         raise Refused(f"flax's {rest[0].own} has no counterpart in torch's {torch.path}, although their layers match")
     return matched
+
+
+def _choose_by_moment(variable: Variable, alike: Sequence[Variable], fitting: Sequence[Variable]) -> list[Variable]:
+    """Return the variable that is used as early among `fitting` as `variable` among `alike`, if the moments tell."""
+    moments = [[each.moment for each in side] for side in (alike, fitting)]
+    if len(alike) != len(fitting) or any(len(set(side)) < len(side) for side in moments):
+        return []
+    earlier = sum(moment < variable.moment for moment in moments[0])
+    return [sorted(fitting, key=lambda each: each.moment)[earlier]]
 
 
 def _variable_kind(layer: Layer, variable: Variable) -> tuple[str, tuple[int, ...], bool]:

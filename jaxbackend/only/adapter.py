@@ -208,7 +208,8 @@ def _forget(value: jax.Array, _name: str) -> jax.Array:
 
 
 def _arrays_in(values: Any) -> list[jax.Array]:
-    return [value for value in jax.tree.leaves(values) if isinstance(value, jax.Array)]
+    leaves = [jnp.asarray(value) if isinstance(value, np.ndarray) else value for value in jax.tree.leaves(values)]
+    return [value for value in leaves if isinstance(value, jax.Array)]
 
 
 def bring_to_neutral(array: jax.Array, layout: Layout) -> jax.Array:

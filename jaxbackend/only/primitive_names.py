@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from compare.base.trace import FACTOR, name_factor
+from compare.base.trace import FACTOR, name_factor, name_padding
 
 _FUNCTIONS = {  # jax compiles these under names of their own
     "celu": "celu",
@@ -41,6 +41,7 @@ _PRIMITIVES = {
     "dot_general": "matmul",
     "dynamic_slice": "slice",
     "gather": "slice",
+    "split": "slice",
 }
 DIVIDED_BY_COUNTS = "div by an array that comes from no data"
 _PRIMITIVES[DIVIDED_BY_COUNTS] = "divide"
@@ -73,6 +74,8 @@ def primitive_name(equation: Any, constant: float | None = None) -> str | None:
         return None
     if name == "transpose" and tuple(parameters["permutation"]) in _LAYOUT_CHANGES:
         return None
+    if name == "pad" and constant == 0 and not any(parameters["padding_config"][0] + parameters["padding_config"][-1]):
+        return name_padding([edges[:2] for edges in parameters["padding_config"][1:-1]])
     if name in ("max", "min"):
         bound = next((value for value in map(_literal, equation.invars) if isinstance(value, (int, float))), None)
         if bound is not None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from compare.base.element_order import Bindings, ElementOrder, own_order
+from compare.base.trace import PADDING
 from jaxbackend.only import order_rules, primitive_names
 from jaxbackend.only.order_rules import NOTHING, Elements, OrderRules
 
@@ -67,6 +68,8 @@ class Flow:
         left: the reach of a call's result inside of it, by the call's number.
         factors: by the number of a parameter or buffer, the constant that multiplies it.
         looped: the numbers of calls within a loop of the program.
+        pads: the zeros that a call pads around positions, by the call's number.
+        applied: the primitives of a call's result and of no other call's, numbered in order, by the call's number.
     """
 
     entered: dict[int, Reach] = field(default_factory=dict)
@@ -84,6 +87,8 @@ class Flow:
     left: dict[int, Reach] = field(default_factory=dict)
     factors: dict[int, float] = field(default_factory=dict)
     looped: set[int] = field(default_factory=set)
+    pads: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    applied: dict[int, set[tuple[int, str]]] = field(default_factory=lambda: defaultdict(set))
 
 
 def follow(program: Any, inputs: int = 1) -> Flow:
@@ -158,6 +163,10 @@ class _Walker:
         if kind == "div" and factor is None and not inputs[1].origins and inputs[0].origins:
             word = primitive_names.DIVIDED_BY_COUNTS
         since = joined.words | {(self._moment, word)} if word is not None and joined.origins else joined.words
+        if word is not None and word.startswith(PADDING) and joined.inside is not None:
+            self.flow.pads[joined.inside].append(word)
+        if word is not None and len(joined.origins) == 1:
+            self.flow.applied[next(iter(joined.origins))].add((self._moment, word))
         elements = self.rules.results(equation, [reach.elements for reach in inputs])
         self._note_doing(joined.inside, equation, inputs)
         return [Reach(joined.origins, since, joined.inside, each) for each in elements]

@@ -9,13 +9,14 @@ from typing import Any
 from unittest import mock
 
 import jax
+import numpy as np
 from flax import linen, traverse_util
 from jax.ad_checkpoint import checkpoint_name
 
 from compare.base.element_order import ElementOrder
 from compare.base.interface import Refused
 from compare.base.task import flatten_outputs
-from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable, number_call
+from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable, number_call, take_padding
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
 from jaxbackend import layers, precision, roles
@@ -31,9 +32,6 @@ from jaxbackend.only.user_model import (
     spell_path,
 )
 from jaxbackend.user_models import build
-
-_ORDER = ("kernel", "embedding", "scale", "bias", "mean", "var")
-"""The order of a layer's variables."""
 
 
 def trace(spec: ModelSpec, batch_size: int) -> Trace:
@@ -92,6 +90,7 @@ class _Pass:
     held: Mapping[str, list[_Held]]
     numbers: Mapping[str, int]
     unused: tuple[str, ...]
+    derived: set[str]
     flow: Flow
     outputs: Mapping[str, tuple[int, ...]]
 
@@ -133,11 +132,12 @@ class _Pass:
                 norm = own_norms.find_norm(self.flow, number, numbered, (*call.input, 0)[-1])
                 if norm is not None:
                     role, variables, settings = norm.role, norm.variables, norm.settings
+            own = Layer("", role, (), settings, (), (), (), tuple(self.flow.pads[number][:1]))
             yield Layer(
                 path=name,
                 role=role,
                 variables=(*variables, *lengths) if first else (),
-                settings=settings,
+                settings=take_padding(own).settings,
                 input=_neutral_shape(call.input, layouts[0]),
                 output=_neutral_shape(call.output, layouts[1]),
                 after=self.paths(reach.origins),
@@ -146,11 +146,12 @@ class _Pass:
                 input_layout=layouts[0],
                 output_layout=layouts[1],
                 inside=inside,
-                is_module=roles.is_flat(call.module) and not lengths,
+                is_module=roles.is_flat(call.module) and not lengths and call.path not in self.derived,
                 is_recorded=roles.is_flat(call.module),
                 is_looped=any(self.calls[other].path == call.path for other in self.flow.looped),
                 last=self.paths(left.origins),
                 until_end=name_functions(left),
+                applied=name_functions(Reach(words=frozenset(self.flow.applied[number]))),
             )
 
     def _holders(self, number: int) -> list[int]:
@@ -189,7 +190,7 @@ def _pass(model: UserModel, images: Any) -> _Pass:
 
     def around(path: str, module: Any, call: Any, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         number = len(calls)
-        arrays = [value for value in jax.tree.leaves((inputs, options)) if isinstance(value, jax.Array)]
+        arrays = [value for value in jax.tree.leaves((inputs, options)) if isinstance(value, (jax.Array, np.ndarray))]
         arguments = _bind_arguments(module, inputs, options)
         outside = running[-1] if running else None
         calls.append(_Call(path, module, arguments, arrays[0].shape if arrays else (), outside))
@@ -226,7 +227,7 @@ def _pass(model: UserModel, images: Any) -> _Pass:
     unused = [name for name, at in zip(own, program.jaxpr.invars[:-count], strict=True) if id(at) not in read]
     outputs = {name: output.shape for name, output in zip(names, program.out_avals, strict=True)}
     numbers = {name: number for number, name in enumerate(own)}
-    return _Pass(calls, held, numbers, tuple(unused), follow(program, count), outputs)
+    return _Pass(calls, held, numbers, tuple(unused), model.derived, follow(program, count), outputs)
 
 
 def _note_exactness(passed: _Pass, is_attended: bool) -> Iterator[str]:
@@ -251,7 +252,7 @@ def _group_variables(model: UserModel, flat: list[dict[Any, Any]]) -> dict[str, 
 
 
 def _variables(module: Any, kind: str, held: list[_Held]) -> tuple[Variable, ...]:
-    order = {attribute: place for place, attribute in enumerate(_ORDER)}
+    order = {attribute: place for place, attribute in enumerate(roles.ATTRIBUTES)}
     variables: list[Variable] = []
     for variable in sorted(held, key=lambda variable: order.get(variable.attribute, len(order))):
         role, shape, _ = roles.variable(module, kind, variable.attribute, variable.shape)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from compare.base.element_order import Bindings, image_order
 from compare.base.interface import Refused
 from compare.base.names import join_path
-from compare.base.trace import IMAGES, Layer, Layout, Variable, name_factor, number_call
+from compare.base.trace import IMAGES, Layer, Layout, Variable, name_factor, number_call, take_padding
 from torchbackend import roles
 from torchbackend.only import attention, function_names, recognition, weight_norm
 from torchbackend.only.exact_gradients import INEXACT
@@ -68,6 +68,7 @@ class CallWatcher(TorchFunctionMode):
             self._owners[id(tensor)] = path, variable.own
         self._doings: dict[int, Doings] = {}  # by the index of an open layer of no known kind
         self._dropped = set[int]()
+        self._applied = defaultdict[frozenset[int], list[str]](list)  # functions by the layers that their data is from
         self._seen, self._elsewhere = dict[str, int](), set[str]()  # names in the order of their first use
         self._tensors: list[torch.Tensor] = []  # the id of a deleted tensor could go to another one
         self._origins: dict[int, _Origin] = {}
@@ -80,7 +81,11 @@ class CallWatcher(TorchFunctionMode):
     def list_layers(self) -> tuple[Layer, ...]:
         """Return all layers, with the orders of their variables."""
         return tuple(
-            replace(layer, variables=tuple(map(self._with_orders, layer.variables)))
+            replace(
+                layer,
+                variables=tuple(map(self._with_orders, layer.variables)),
+                applied=tuple(self._applied[frozenset([index])]),
+            )
             for index, layer in enumerate(self.layers)
             if index not in self._dropped
         )
@@ -202,7 +207,8 @@ class CallWatcher(TorchFunctionMode):
             tuple(tensor.shape[axis] for axis in order.axes()) if order else tuple(tensor.shape)
             for tensor, order in zip((x, result), orders, strict=True)
         ]
-        self._set(result, _Origin(frozenset([len(self.layers)])))
+        functions = frozenset[int]() if operation.is_whole else self._add_functions("add")
+        self._set(result, _Origin(frozenset([len(self.layers)]), functions))
         layouts = [
             Layout(order.axes(), order.features() if len(order.shape) == 2 else ()) if order else Layout()
             for order in orders
@@ -220,6 +226,7 @@ class CallWatcher(TorchFunctionMode):
                 input_layout=layouts[0],
                 output_layout=layouts[1],
                 is_module=False,
+                is_recorded=operation.is_whole,
             )
         )
 
@@ -237,6 +244,7 @@ class CallWatcher(TorchFunctionMode):
             origin |= _Origin(functions=self._add_functions(*function_names.attention_names(args, kwargs)))
         elif (word := function_names.shared_name(func, args, kwargs, results[0])) is not None:
             origin |= _Origin(functions=self._add_functions(word))
+            self._applied[origin.layers].append(word)
         for tensor in results:
             self._set(tensor, origin)
 
@@ -387,6 +395,10 @@ class CallWatcher(TorchFunctionMode):
         is_known = layer.role != "parameters"
         if is_known and (covered != [True] or not result.functions):
             self._dropped |= numbers
+            if covered == [True]:
+                operation = self.layers[min(numbers)]
+                own = replace(operation, between=operation.between[len(layer.between) :])
+                self.layers[index] = replace(layer, settings=take_padding(own).settings)
             return
         if covered == [True] and not others and index:
             number, operation = doings.operations[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from compare.base.trace import name_factor
+from compare.base.trace import name_factor, name_padding
 
 _SAME = {
     "add": "add",
@@ -69,6 +69,8 @@ def shared_name(
         return _pool_name(name, x, arguments, keywords)
     if name in (*_PRODUCTS, *_QUOTIENTS) and not keywords and (factor := _factor_name(name, arguments)):
         return factor
+    if name == "pad":
+        return _padding_name(arguments, keywords, result.ndim - 2)
     if name == "gelu":
         return "gelu(tanh)" if keywords.get("approximate") == "tanh" else "gelu(exact)"
     if name in ("clamp", "clip", "clamp_min", "hardtanh"):
@@ -107,6 +109,16 @@ def _clamp_name(name: str, arguments: Sequence[Any], keywords: Mapping[str, Any]
     default = (-1.0, 1.0) if name == "hardtanh" else (None, None)
     low, high = (argument(arguments, keywords, index + 1, key, default[index]) for index, key in enumerate(names))
     return {(0, None): "relu", (0, 6): "relu6"}.get((low, high), f"clamp({low}, {high})")
+
+
+def _padding_name(arguments: Sequence[Any], keywords: Mapping[str, Any], rank: int) -> str:
+    """Return the name of zeros around positions, `pad` for other padding."""
+    edges = list(argument(arguments, keywords, 1, "pad", ()))
+    mode, value = (argument(arguments, keywords, *each) for each in ((2, "mode", "constant"), (3, "value", None)))
+    if mode != "constant" or value or len(edges) > 2 * rank:
+        return "pad"
+    pairs = [edges[place : place + 2] for place in range(0, len(edges), 2)]
+    return name_padding([[0, 0]] * (rank - len(pairs)) + pairs[::-1])
 
 
 def _pool_name(name: str, x: torch.Tensor, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> str | None:

@@ -27,11 +27,15 @@ _ROOTS = ("sqrt", "rsqrt", "pow")
 
 @dataclass(frozen=True)
 class Operation:
-    """One function with parameters: the role of the layer that it is, its variables and its settings."""
+    """One function with parameters: the role of the layer that it is, its variables and its settings.
+
+    It is not whole if it also adds a bias that the module computes. Such a bias is no part of the layer.
+    """
 
     role: str
     variables: tuple[Variable, ...]
     settings: Mapping[str, Any]
+    is_whole: bool = True
 
 
 @dataclass
@@ -94,12 +98,15 @@ def find_operation(
     given = {key: argument(args, keywords, place, key, None) for place, key in enumerate(form)}
     kinds = {"weight": "kernel" if role in PRODUCTS else "scale", "bias": "bias"}
     kinds |= {"running_mean": "mean", "running_var": "var"}
-    variables = list[Variable]()
+    variables, is_whole = list[Variable](), True
     for key in ("weight", "bias", "running_mean", "running_var"):
         tensor = given.get(key)
         if tensor is None:
             continue
         variable = own.get(id(tensor))
+        if variable is None and key == "bias" and variables and role in PRODUCTS:
+            is_whole = False
+            continue
         if variable is None:
             return None
         axes = (*range(2, tensor.ndim), 1, 0) if kinds[key] == "kernel" else tuple(range(tensor.ndim))
@@ -107,7 +114,7 @@ def find_operation(
         variables.append(Variable(variable.own, kinds[key], shape, variable.is_parameter, axes=axes))
     if not variables or not any(each.role in ("kernel", "scale", "bias") for each in variables):
         return None
-    return Operation(role, tuple(variables), _settings(name, role, given))
+    return Operation(role, tuple(variables), _settings(name, role, given), is_whole)
 
 
 def _settings(name: str, role: str, given: Mapping[str, Any]) -> dict[str, Any]:
