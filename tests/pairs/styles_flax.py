@@ -1,4 +1,4 @@
-"""The flax side of forty pairs in many styles. Each factory has its partner of the same name in `styles_torch.py`."""
+"""The flax side of pairs in many styles. Each factory has its partner of the same name in `styles_torch.py`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from flax import nnx
 
@@ -533,3 +534,138 @@ class Bilinear(nn.Module):
 def bilinear() -> nn.Module:
     """Bilinear pooling."""
     return Bilinear()
+
+
+class Gated(nn.Module):
+    """Two convolutions of one kind, a filter and its gate."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return a class for each position."""
+        x = nn.Conv(8, (1,))(x)
+        gate = nn.sigmoid(nn.Conv(8, (2,), kernel_dilation=2, padding="CAUSAL")(x))
+        return nn.Conv(10, (1,))(x + gate * jnp.tanh(nn.Conv(8, (2,), kernel_dilation=2, padding="CAUSAL")(x)))
+
+
+def gated() -> nn.Module:
+    """A gate in signals."""
+    return Gated()
+
+
+def mixing() -> nn.Module:
+    """A layer over positions."""
+
+    def middle(x: Images) -> Images:
+        rows = x.reshape(x.shape[0], -1, 8)
+        return (rows + jnp.swapaxes(nn.Dense(64)(jnp.swapaxes(rows, 1, 2)), 1, 2)).reshape(x.shape)
+
+    return Body(middle)
+
+
+class Standardised(nn.Module):
+    """A convolution with standardised weights and a gain."""
+
+    @nn.compact
+    def __call__(self, x: Images) -> Images:
+        """Return images."""
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (3, 3, x.shape[-1], 8))
+        gain = self.param("gain", nn.initializers.constant(0.9), (8,))
+        bias = self.param("bias", nn.initializers.zeros, (8,))
+        mean, variance = kernel.mean((0, 1, 2)), kernel.var((0, 1, 2))
+        kernel = (kernel - mean) * jax.lax.rsqrt(variance + 1e-6) * gain
+        return (
+            jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + bias
+        )
+
+
+def standardised() -> nn.Module:
+    """Standardised weights."""
+    return Body(lambda x: nn.relu(Standardised()(x)))
+
+
+class PositionAttention(nn.Module):
+    """Attention with a bias of queries and values alone, and one of positions, made by layers from a constant."""
+
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return rows."""
+        length, width = x.shape[1:]
+        q_bias, v_bias = (self.param(name, nn.initializers.zeros, (width,)) for name in ("q_bias", "v_bias"))
+        rows = nn.Dense(3 * width, use_bias=False)(x) + jnp.concatenate([q_bias, jnp.zeros(width), v_bias])
+        q, k, v = jnp.split(rows, 3, axis=-1)
+        table = (np.arange(length, dtype=np.float32) / np.float32(length))[:, None]
+        positions = nn.Dense(length, use_bias=False)(nn.relu(nn.Dense(4)(table)))
+        scores = jnp.einsum("nqc,nkc->nqk", q, k) * self.scale + positions
+        return nn.Dense(width)(jnp.einsum("nqk,nkc->nqc", jax.nn.softmax(scores), v))
+
+
+class Distilled(nn.Module):
+    """Attention over patches with two tokens. In training it returns logits for each."""
+
+    scale: float
+
+    @nn.compact
+    def __call__(self, x: Images, train: bool = True) -> jax.Array | tuple[jax.Array, jax.Array]:
+        """Return logits."""
+        x = nn.Conv(16, (4, 4), (4, 4), padding="VALID")(x).reshape(x.shape[0], -1, 16)
+        tokens = [self.param(name, nn.initializers.zeros, (1, 1, 16)) for name in ("token", "teacher")]
+        x = jnp.concatenate([*(jnp.tile(token, (x.shape[0], 1, 1)) for token in tokens), x], 1)
+        for _ in range(2):
+            x = x + PositionAttention(self.scale)(nn.LayerNorm(epsilon=1e-5)(x))
+        logits = nn.Dense(10)(x[:, 0]), nn.Dense(10)(x[:, 1])
+        return logits if train else (logits[0] + logits[1]) / 2
+
+
+def distilled(scale: float = 0.25) -> nn.Module:
+    """Two tokens."""
+    return Distilled(scale)
+
+
+class Active(nn.Conv):
+    """A convolution and its activation."""
+
+    @nn.compact
+    def __call__(self, inputs: Images) -> Images:  # pyright: ignore
+        """Return images."""
+        return nn.leaky_relu(super().__call__(inputs), 0.1)
+
+
+class NewActive(nnx.Conv):
+    """A convolution and its activation."""
+
+    def __call__(self, inputs: Images) -> Images:  # pyright: ignore
+        """Return images."""
+        return nnx.leaky_relu(super().__call__(inputs), 0.1)
+
+
+class Derived(nnx.Module):
+    """Layers of classes that derive from nnx's."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.stem = nnx.Conv(3, 8, (3, 3), strides=2, padding=1, rngs=rngs)
+        self.first, self.second = (
+            NewActive(8, 8, (3, 3), rngs=rngs),
+            nnx.Conv(8, 8, (3, 3), padding="VALID", rngs=rngs),
+        )
+        self.head = nnx.Linear(8, 10, rngs=rngs)
+
+    def __call__(self, x: Images) -> jax.Array:
+        """Return logits."""
+        return self.head(self.second(self.first(nnx.relu(self.stem(x)))).mean((1, 2)))
+
+
+def derived() -> nn.Module:
+    """Classes that derive from linen's."""
+    return Body(lambda x: nn.Conv(8, (3, 3), padding="VALID")(Active(8, (3, 3))(x)))
+
+
+def newly_derived(rngs: nnx.Rngs) -> nnx.Module:
+    """Classes that derive from nnx's."""
+    return Derived(rngs)
+
+
+def padded() -> nn.Module:
+    """Padding as little as the image's size needs."""
+    return Body(lambda x: nn.relu(nn.Conv(8, (3, 3), 2, padding="SAME")(x)))

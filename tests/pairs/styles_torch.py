@@ -1,4 +1,4 @@
-"""The torch side of forty pairs in many styles. Each factory has its partner of the same name in `styles_flax.py`."""
+"""The torch side of pairs in many styles. Each factory has its partner of the same name in `styles_flax.py`."""
 
 import math
 from collections import OrderedDict
@@ -495,3 +495,123 @@ class Bilinear(nn.Module):
 def bilinear() -> nn.Module:
     """Bilinear pooling."""
     return Bilinear()
+
+
+class Causal(nn.Conv1d):
+    """A convolution that sees no later positions."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return signals."""
+        return super().forward(F.pad(input, (self.dilation[0], 0)))
+
+
+class Gated(nn.Module):
+    """Two convolutions of one kind, a filter and its gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv1d(3, 8, 1)
+        self.kinds = nn.ModuleList(Causal(8, 8, 2, dilation=2) for _ in range(2))
+        self.head = nn.Conv1d(8, 10, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a class for each position."""
+        x = self.stem(x)
+        return self.head(x + torch.tanh(self.kinds[0](x)) * torch.sigmoid(self.kinds[1](x)))
+
+
+def gated() -> nn.Module:
+    """A gate in signals."""
+    return Gated()
+
+
+class Mixing(nn.Module):
+    """A convolution of length 1, with positions as its channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Conv1d(64, 64, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return images."""
+        rows = x.flatten(2).transpose(1, 2)
+        return (rows + self.mix(rows)).transpose(1, 2).view(x.shape)
+
+
+def mixing() -> nn.Module:
+    """A layer over positions."""
+    return Body(Mixing())
+
+
+class Standardised(nn.Conv2d):
+    """A convolution with standardised weights and a gain."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width, width, 3, padding=1)
+        self.gain = nn.Parameter(torch.full((width, 1, 1, 1), 0.9))
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Return images."""
+        variance, mean = torch.var_mean(self.weight, (1, 2, 3), unbiased=False, keepdim=True)
+        weight = (self.weight - mean) * torch.rsqrt(variance + 1e-6) * self.gain
+        return F.conv2d(input, weight, self.bias, padding=1)
+
+
+def standardised() -> nn.Module:
+    """Standardised weights."""
+    return Body(nn.Sequential(Standardised(8), nn.ReLU()))
+
+
+class Attention(nn.Module):
+    """Attention with a bias of queries and values alone, and one of positions, made by layers from a constant."""
+
+    def __init__(self, width: int, length: int) -> None:
+        super().__init__()
+        self.all, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width)
+        self.q_bias, self.v_bias = (nn.Parameter(torch.full((width,), value)) for value in (0.1, 0.2))
+        self.wide, self.narrow = nn.Linear(1, 4), nn.Linear(4, length, bias=False)
+        self.register_buffer("table", (torch.arange(length) / length)[:, None], persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return rows."""
+        bias = torch.cat((self.q_bias, torch.zeros_like(self.q_bias), self.v_bias))
+        q, k, v = F.linear(x, self.all.weight, bias).chunk(3, -1)
+        scores = q @ k.transpose(1, 2) * 0.25 + self.narrow(F.relu(self.wide(self.table)))
+        return self.out(scores.softmax(-1) @ v)
+
+
+class Distilled(nn.Module):
+    """Attention over patches with two tokens. In training it returns logits for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 16, 4, 4)
+        self.cls_token, self.dist_token = (nn.Parameter(torch.full((1, 1, 16), value)) for value in (0.1, 0.2))
+        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(2))
+        self.blocks = nn.ModuleList(Attention(16, 18) for _ in range(2))
+        self.head, self.head_dist = nn.Linear(16, 10), nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        """Return logits."""
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), self.dist_token.expand(len(x), -1, -1), x], 1)
+        for norm, block in zip(self.norms, self.blocks, strict=True):
+            x = x + block(norm(x))
+        logits = self.head(x[:, 0]), self.head_dist(x[:, 1])
+        return logits if self.training else (logits[0] + logits[1]) / 2
+
+
+def distilled() -> nn.Module:
+    """Two tokens."""
+    return Distilled()
+
+
+def derived() -> nn.Module:
+    """Convolutions and what their classes in flax add."""
+    return Body(nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.LeakyReLU(0.1), nn.Conv2d(8, 8, 3)))
+
+
+def padded(before: int = 0) -> nn.Module:
+    """Zeros that a module of their own pads."""
+    after = 1 - before
+    return Body(nn.Sequential(nn.ZeroPad2d((before, after, before, after)), nn.Conv2d(8, 8, 3, 2), nn.ReLU()))

@@ -84,6 +84,15 @@ STYLES = (
     Style("flat"),
     Style("logit", "--loss bce", classes=None),
     Style("bilinear"),
+    Style("gated", "--input signal=16x3"),
+    Style("mixing"),
+    Style("standardised"),
+    Style("distilled"),
+    Style("distilled", "--model-args jax.scale=0.5", 1, "torch multiplies by 0.25, flax by 0.5"),
+    Style("derived"),
+    Style("newly_derived", torch="derived"),
+    Style("padded"),
+    Style("padded", "--model-args torch.before=1", 1, "padding=((1, 0), (1, 0)) in flax"),
 )
 
 

@@ -108,6 +108,43 @@ def test_the_names_of_an_attention_tell_its_parts_apart() -> None:
     assert found["to_v.bias"] == "params/Value_0/bias"
 
 
+def test_activations_behind_them_tell_a_filter_and_its_gate_apart() -> None:
+    def side(trace: Trace, **applied: str) -> Trace:
+        layers = [replace(each, applied=("reshape", applied.get(each.path, "multiply"))) for each in trace.layers]
+        return replace(trace, layers=tuple(layers))
+
+    layers = [dense(name, (4, 4), [""]) for name in ("filter", "gate")]
+    a, b = (each(*layers, dense("fc", (4, 10), ["filter", "gate"])) for each in (torch, jax))
+    found = match(side(a, filter="tanh", gate="sigmoid"), side(b, Filter_0="sigmoid", Gate_0="tanh"))
+    assert found.to_map()["filter.weight"] == "params/Gate_0/kernel"
+
+
+def test_free_parameters_of_one_shape_match_in_the_order_of_their_first_use() -> None:
+    def side(trace: Trace, moments: Sequence[int]) -> Trace:
+        first, *rest = trace.layers
+        variables = [replace(each, moment=moment) for each, moment in zip(first.variables, moments, strict=True)]
+        return replace(trace, layers=(replace(first, variables=tuple(variables)), *rest))
+
+    last = dense("fc", (4, 10), ["tokens"])
+    a = torch(parameters("tokens", [""], kind=(4,), teacher=(4,)), last)
+    b = jax(parameters("tokens", [""], other=(4,), own=(4,)), last)
+    assert match(side(a, (0, 1)), side(b, (7, 3))).to_map()["tokens.kind"] == "params/Tokens_0/own"
+    assert "may be" in refused(a, side(b, (7, 3)))
+
+
+def test_zeros_that_a_function_pads_count_as_those_of_the_convolution() -> None:
+    def side(padding: int, *between: str) -> Said:
+        layer = convolution("stem", (3, 3, 3, 4), [""], padding=[[padding, padding]] * 2)
+        return renamed(layer, between=between)
+
+    last = dense("fc", (4, 10), ["stem"])
+    found = match(torch(side(0, "relu", "pad by [[1, 1], [1, 1]]"), last), jax(side(1, "relu"), last))
+    (first, second), _ = found.layers
+    assert first.settings == second.settings
+    assert first.between == second.between == ("relu",)
+    assert "stem" not in found.names()["torch"].layers  # the inputs differ in shape
+
+
 def test_a_whole_map_is_taken_whatever_the_structure() -> None:
     a = torch(*resnet(1))
     b = jax(*[renamed(each, after=("",)) for each in reversed(resnet(1))])
