@@ -10,6 +10,7 @@ from compare.base import chunks
 from compare.base.interface import Array, Arrays
 
 _SAME_FACTOR = 1e-6
+_FLOAT32 = (1e-9, 2e-7)  # relative errors of values that one side has in float32
 _OF_ONE = 10.0  # how many times the typical part of one element an element may count for
 
 
@@ -26,6 +27,7 @@ def find_cause(baseline: Arrays, contender: Arrays, failing: Sequence[str]) -> s
         lambda: _only_updates(names),
         lambda: _trained_once(a, b, names),
         lambda: _other_order(a, b, names),
+        lambda: _float32_rounding(a, b, names),
         lambda: _first_layer(a, names),
         lambda: _after_the_layers(names),
     )
@@ -150,6 +152,22 @@ def _other_order(a: Arrays, b: Arrays, names: Sequence[str]) -> str | None:
     return (
         f"{'the input of ' if first.endswith('.input') else ''}{layer} has the same channels on both sides in another "
         "order: the parts of a concatenation, a split, a shuffle or a reshape"
+    )
+
+
+def _float32_rounding(a: Arrays, b: Arrays, names: Sequence[str]) -> str | None:
+    """Tell whether the first activation that differs does so by as little as float32 rounds."""
+    first = names[0] if names else ""
+    is_output = first.startswith(("step1/activation/", "step1/logits"))
+    if not is_output or first not in b or a[first].shape != b[first].shape:
+        return None
+    error = float(np.linalg.norm(a[first] - b[first]) / (np.linalg.norm(a[first]) or 1.0))
+    if not _FLOAT32[0] < error < _FLOAT32[1]:
+        return None
+    layer = first.removeprefix("step1/").removeprefix("activation/").removesuffix(".input")
+    return (
+        f"{'the input of ' if first.endswith('.input') else ''}{layer} is the first to differ, and by no more than "
+        "float32 rounds: a constant, a table or a cast in float32"
     )
 
 

@@ -31,6 +31,7 @@ RULE = "gradients agree, updates do not: learning rate, epsilon, weight decay, c
 STRIDED = "strided halves the image and is the first to differ: padding (SAME pads 3x3 stride 2 by 0 and 1)"
 AFTER = "logits are the first to differ: a function after the last layer, its arguments, or what is added there"
 LOSS = "the loss is the first to differ, of logits that agree: its form, label smoothing, or what it is a mean of"
+ROUNDED = "{} is the first to differ, and by no more than float32 rounds: a constant, a table or a cast in float32"
 LAYER = "{} is the first layer to differ: its arithmetic, epsilon, padding or parameters"
 
 
@@ -77,6 +78,9 @@ PATTERNS: list[tuple[Arrays, str | None]] = [
     (change(noisy, *FORWARD), LAYER.format("norm")),
     (change(noisy, "activation/dense", "logits"), LAYER.format("dense")),
     (change(noisy, "logits", "loss", "gradient", "update", "delta"), AFTER),
+    (change(partial(scaled, 1 + 6e-8), "activation/dense", "logits"), ROUNDED.format("dense")),
+    (change(partial(scaled, 1 + 6e-8), "logits"), ROUNDED.format("logits")),
+    (change(partial(scaled, 1 + 6e-7), "activation/dense", "logits"), LAYER.format("dense")),
     (change(noisy, "loss", "gradient", "update", "delta"), LOSS),
     # No pattern: one gradient alone, gradients scaled unequally, a later step's activations, or the path that is timed.
     (change(partial(scaled, 2.0), "gradient/first.kernel"), None),
