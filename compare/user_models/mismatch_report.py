@@ -1,6 +1,7 @@
 """Explain why two traces do not match: the first difference, a table of both sequences around it, and the remedy."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -18,6 +19,7 @@ from compare.user_models.alignment import (
 _WIDTH = 100
 _ROWS_BEFORE, _ROWS_AFTER = 8, 16
 _LAYERS_COMPARED = 60
+_BATCH_NORM_VARIABLES = 4
 _NO_MATCH = "the layers do not match"
 _SHORT_ROLES = {"convolution": "conv", "transposed-convolution": "transposed"}
 
@@ -49,7 +51,7 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, mapped: int) -> str:
         rows = _align_rows(*(side[:_LAYERS_COMPARED] for side in sides))
         rows[0] = _add_own_layer(rows[0], rest, left)
         problem, remedy = _explain_difference(rows)
-        remedy = _explain_loop(left) or remedy
+        remedy = _explain_loop(left) or _explain_frozen(torch, left) or remedy
     count = "1 layer matches before" if len(before) == 1 else f"{len(before) or 'no'} layers match before"
     variables = f" (variables named in the weights map: {mapped})" if mapped else ""
     table = _excerpt(("torch", jax.framework), before, rows)
@@ -64,6 +66,18 @@ def _explain_loop(layers: Iterable[Layer]) -> str | None:
     return (
         f"settle it: nn.scan or another loop of JAX calls flax's {join_paths(looped)}, and torch has no such loop; "
         "write the loop over the layers out in flax"
+    )
+
+
+def _explain_frozen(torch: Trace, layers: Iterable[Layer]) -> str | None:
+    """Say what to do about batch norms of flax that hold nothing but constants in torch. Return None without any."""
+    held = Counter(name.rpartition(".")[0] for name in torch.constants)
+    frozen = [path for path, count in held.items() if count == _BATCH_NORM_VARIABLES]
+    if not frozen or not any(layer.role == "batch-norm" for layer in layers):
+        return None
+    return (
+        f"settle it: torch's {frozen[0]} may be a batch norm, but all its tensors are buffers that never change, and "
+        "flax has a scale and a bias; in torch use a class of nn.BatchNorm2d whose train() calls super().train(False)"
     )
 
 

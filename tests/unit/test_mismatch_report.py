@@ -33,6 +33,14 @@ def test_a_missing_parameter_is_named_although_one_module_holds_the_others_on_on
     assert text.startswith("the layers do not match: flax lacks a parameter like torch's star.gain (parameters 1);")
 
 
+def test_a_batch_norm_of_constant_buffers_has_a_remedy_of_its_own() -> None:
+    layers = [convolution("a", (1, 1, 3, 4), [""]), batch_norm("n", 4, ["a"]), dense("fc", (4, 10), ["n"])]
+    constants = tuple(f"n.{name}" for name in ("weight", "bias", "running_mean", "running_var"))
+    wanted = "torch's n may be a batch norm, but all its tensors are buffers that never change"
+    assert wanted in refused(torch(*without(layers, "n"), constants=constants), jax(*layers))
+    assert wanted not in refused(torch(*without(layers, "n"), constants=constants[:3]), jax(*layers))
+
+
 @pytest.mark.parametrize("name", ["stembn", "b0.bn1", "b1.conv2", "b1.shortbn", "b2.bn2"])
 def test_a_missing_layer_is_named_on_either_side(name: str) -> None:
     whole, less = resnet(), without(resnet(), name)

@@ -71,7 +71,10 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         framework="torch",
         layers=watcher.list_layers(),
         output=neutral_shape(logits.shape) if logits.ndim == 4 else tuple(logits.shape),
-        constants=tuple(name for name in _list_buffers(model) if name not in changed),
+        constants=(
+            *spec.arguments.get("constants", ()),
+            *(name for name in _list_buffers(model) if name not in changed),
+        ),
         outputs={name: tuple(output.shape) for name, output in outputs.items()},
         after=after,
         between=between,
