@@ -211,6 +211,10 @@ PADDING = "pad by "
 """The beginning of the word for zeros around positions. The numbers before and after each axis follow."""
 
 
+BY_A_FUNCTION = "by a function before it"
+"""How the padding of a convolution is written, if no setting of it has it."""
+
+
 def name_padding(edges: Sequence[Sequence[int]]) -> str:
     """Return the word for zeros around positions."""
     return f"{PADDING}{[[int(size) for size in each] for each in edges]}"
@@ -222,7 +226,9 @@ def take_padding(layer: Layer) -> Layer:
     if layer.role != "convolution" or not word.startswith(PADDING):
         return layer
     settings = add_padding(layer.settings, json.loads(word.removeprefix(PADDING)))
-    return replace(layer, settings=settings, between=layer.between[:-1], is_module=False, is_recorded=False)
+    written = {**layer.written, "padding": BY_A_FUNCTION}
+    between = layer.between[:-1]
+    return replace(layer, settings=settings, written=written, between=between, is_module=False, is_recorded=False)
 
 
 def add_padding(settings: Mapping[str, Any], edges: Sequence[Sequence[int]]) -> Mapping[str, Any]:

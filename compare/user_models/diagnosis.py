@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from compare.base.trace import FACTOR, Layer, name_factor
+from compare.base.trace import BY_A_FUNCTION, FACTOR, Layer, name_factor
 from compare.user_models import code_suggestions
 from compare.user_models.alignment import ACTIVATION
 from compare.user_models.code_suggestions import format_number, format_value, parse_pool
@@ -147,11 +147,12 @@ def _advise_on_setting(name: str, torch: Layer, jax: Layer) -> Advice:
         ),
         "statistics": lambda: f"in training torch normalises by {a} statistics and flax by {b} ones",
     }
+    in_flax, in_torch = (layer.written.get(name) != BY_A_FUNCTION for layer in (jax, torch))
     return Advice(
         name,
         causes[name]() if name in causes else both_values,
-        code_suggestions.write_in_flax(name, torch),
-        code_suggestions.write_in_torch(name, jax),
+        code_suggestions.write_in_flax(name, torch) if in_flax else None,
+        code_suggestions.write_in_torch(name, jax) if in_torch else None,
         name in HARMLESS,
     )
 

@@ -539,17 +539,19 @@ def bilinear() -> nn.Module:
 class Gated(nn.Module):
     """Two convolutions of one kind, a filter and its gate."""
 
+    padding: str
+
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Return a class for each position."""
         x = nn.Conv(8, (1,))(x)
-        gate = nn.sigmoid(nn.Conv(8, (2,), kernel_dilation=2, padding="CAUSAL")(x))
-        return nn.Conv(10, (1,))(x + gate * jnp.tanh(nn.Conv(8, (2,), kernel_dilation=2, padding="CAUSAL")(x)))
+        gate = nn.sigmoid(nn.Conv(8, (2,), kernel_dilation=2, padding=self.padding)(x))
+        return nn.Conv(10, (1,))(x + gate * jnp.tanh(nn.Conv(8, (2,), kernel_dilation=2, padding=self.padding)(x)))
 
 
-def gated() -> nn.Module:
+def gated(padding: str = "CAUSAL") -> nn.Module:
     """A gate in signals."""
-    return Gated()
+    return Gated(padding)
 
 
 def mixing() -> nn.Module:

@@ -85,6 +85,7 @@ STYLES = (
     Style("logit", "--loss bce", classes=None),
     Style("bilinear"),
     Style("gated", "--input signal=16x3"),
+    Style("gated", "--input signal=16x3 --model-args jax.padding=SAME", 1, "equal with padding=((2, 0),) in flax gate"),
     Style("mixing"),
     Style("standardised"),
     Style("distilled"),

@@ -397,8 +397,8 @@ class CallWatcher(TorchFunctionMode):
             self._dropped |= numbers
             if covered == [True]:
                 operation = self.layers[min(numbers)]
-                own = replace(operation, between=operation.between[len(layer.between) :])
-                self.layers[index] = replace(layer, settings=take_padding(own).settings)
+                own = take_padding(replace(operation, between=operation.between[len(layer.between) :]))
+                self.layers[index] = replace(layer, settings=own.settings, written={**layer.written, **own.written})
             return
         if covered == [True] and not others and index:
             number, operation = doings.operations[0]
