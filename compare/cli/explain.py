@@ -63,7 +63,8 @@ def _try_all(result: Result, path: Path, settings: Settings, chosen: Plan) -> Re
     All suggestions run beside the contenders that they change, in the same rounds.
     """
     found = result.explanation
-    if found is None:
+    if found is None or not any(each.knob for each in found.findings):
+        typer.echo("samestep: --try: no finding names a knob, so nothing was tried", err=True)
         return result
     owns = {own.name: own for own in chosen.contenders}
     texts = {name: f"{own.backend}:{own.tuning}" for name, own in owns.items()}

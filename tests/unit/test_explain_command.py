@@ -74,6 +74,13 @@ def test_it_prints_where_the_step_goes_and_writes_a_time_line(program: Program) 
     assert "Layers by difference" in text
 
 
+def test_it_says_that_there_is_nothing_to_try(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compare.explain.findings.find", lambda _: ())
+    code, _, error = program.run(*EXPLAIN, "--try", "--skip-agreement")
+    assert code == 0
+    assert "--try: no finding names a knob, so nothing was tried" in error
+
+
 def test_tried_suggestions_have_their_measured_gain_or_the_reason_without(
     program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
