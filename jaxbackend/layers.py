@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from jaxbackend import exchange, gradients, overlap, stems
@@ -18,6 +19,14 @@ class Computed(NamedTuple):
     """
 
     value: jax.Array
+
+
+def _zeros(_: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return initial values from NumPy, because JAX would compile a program for each shape.
+
+    The real values come from `compare.data.weights`.
+    """
+    return np.zeros(shape, dtype)
 
 
 class Conv(nnx.Conv):
@@ -50,7 +59,8 @@ class Conv(nnx.Conv):
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
             promote_dtype=_promote,
-            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
+            kernel_init=_zeros,
+            bias_init=_zeros,
             rngs=nnx.Rngs(0),
         )
         self.stride, self.around = stride, padding
@@ -97,7 +107,8 @@ class ConvTranspose(nnx.ConvTranspose):
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
             promote_dtype=_promote,
-            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
+            kernel_init=_zeros,
+            bias_init=_zeros,
             rngs=nnx.Rngs(0),
         )
         self.stride, self.cut = stride, padding
@@ -119,7 +130,8 @@ class Dense(nnx.Linear):
             dtype=policy.compute_dtype,
             param_dtype=policy.parameter_dtype,
             promote_dtype=_promote,
-            kernel_init=nnx.initializers.zeros_init(),  # the real values come from compare.data.weights
+            kernel_init=_zeros,
+            bias_init=_zeros,
             rngs=nnx.Rngs(0),
         )
 
@@ -137,10 +149,10 @@ class BatchNorm(nnx.Module):
     """
 
     def __init__(self, features: int, *, policy: Policy, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
-        self.scale = nnx.Param(jnp.ones(features, policy.parameter_dtype))
-        self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
-        self.mean = nnx.BatchStat(jnp.zeros(features, policy.parameter_dtype))
-        self.var = nnx.BatchStat(jnp.ones(features, policy.parameter_dtype))
+        self.scale = nnx.Param(np.ones(features, policy.parameter_dtype))
+        self.bias = nnx.Param(np.zeros(features, policy.parameter_dtype))
+        self.mean = nnx.BatchStat(np.zeros(features, policy.parameter_dtype))
+        self.var = nnx.BatchStat(np.ones(features, policy.parameter_dtype))
         self.momentum, self.epsilon, self.synchronised = momentum, epsilon, policy.synchronised
         self.use_running_average = False  # nnx.Module.train and eval set it
         self.is_folded = False  # `jaxbackend.only.folded_arrays` sets it
@@ -182,8 +194,8 @@ class LayerNorm(nnx.Module):
     """
 
     def __init__(self, features: int, *, policy: Policy, epsilon: float = 1e-6) -> None:
-        self.scale = nnx.Param(jnp.ones(features, policy.parameter_dtype))
-        self.bias = nnx.Param(jnp.zeros(features, policy.parameter_dtype))
+        self.scale = nnx.Param(np.ones(features, policy.parameter_dtype))
+        self.bias = nnx.Param(np.zeros(features, policy.parameter_dtype))
         self.epsilon = epsilon
 
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -199,7 +211,7 @@ class LayerScale(nnx.Module):
     """Multiply each channel by a trained factor (Touvron et al. 2021)."""
 
     def __init__(self, features: int, *, policy: Policy) -> None:
-        self.gamma = nnx.Param(jnp.ones(features, policy.parameter_dtype))
+        self.gamma = nnx.Param(np.ones(features, policy.parameter_dtype))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Scale x [N, H, W, C]."""

@@ -125,7 +125,8 @@ class TrainingStep:
     def initial(self, parameters: Any, buffers: Any) -> TrainState:
         """Return the state before the first step."""
         scaling = LossScale.initial(self._policy)
-        return TrainState(parameters, buffers, self._update.init(parameters), scaling, jnp.int32(0))
+        optimizer = jax.jit(self._update.init)(parameters)  # op by op, XLA would compile a program for each shape
+        return TrainState(parameters, buffers, optimizer, scaling, jnp.int32(0))
 
     def _single(self, state: TrainState) -> TrainState:
         return state._replace(buffers=self._strategy.first(state.buffers))
