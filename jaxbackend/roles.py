@@ -10,6 +10,7 @@ from typing import Any
 
 from flax import linen, nnx
 
+from compare.base.trace import VARIABLES
 from jaxbackend import layers
 
 _Settings = dict[str, Any]
@@ -24,9 +25,6 @@ _KINDS: tuple[tuple[str, tuple[type, ...]], ...] = (
     ("group-norm", (linen.GroupNorm, nnx.GroupNorm, linen.InstanceNorm, nnx.InstanceNorm)),
     ("embedding", (linen.Embed, nnx.Embed)),
 )
-
-ATTRIBUTES = ("kernel", "embedding", "scale", "bias", "mean", "var")
-"""The variables of flax's own layers in the order of a layer's variables."""
 
 ROOT = "(model)"
 """Path of the model itself, where it holds parameters of its own."""
@@ -51,7 +49,7 @@ def variable(module: Any, kind: str, attribute: str, shape: Sequence[int]) -> tu
         return attribute, (*sizes[: len(sizes) - made], math.prod(sizes[len(sizes) - made :])), False
     if role(module) == "transposed-convolution" and attribute == "kernel" and not module.transpose_kernel:
         return attribute, (*shape[:2], shape[3], shape[2]), True
-    if kind != "parameters" and attribute in ATTRIBUTES:
+    if kind != "parameters" and attribute in VARIABLES:
         return attribute, shape, False
     longer = tuple(size for size in shape if size != 1)
     return ("gamma", longer, False) if len(longer) <= 1 else ("free", shape, False)

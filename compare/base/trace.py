@@ -27,6 +27,9 @@ ROLES = (
 PRODUCTS = ("convolution", "transposed-convolution", "dense")
 """The roles of layers with a kernel."""
 
+VARIABLES = ("kernel", "embedding", "scale", "bias", "mean", "var")
+"""The roles of the variables of known layers, in the order of a layer's variables."""
+
 NORMS: Mapping[frozenset[str], str] = {
     frozenset("C"): "layer-norm",
     frozenset("S"): "group-norm",

@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from compare.base.element_order import ElementOrder
 from compare.base.interface import Refused
 from compare.base.task import flatten_outputs
-from compare.base.trace import IMAGES, Layer, Layout, Trace, Variable, number_call, take_padding
+from compare.base.trace import IMAGES, VARIABLES, Layer, Layout, Trace, Variable, number_call, take_padding
 from compare.base.workloads import ModelSpec
 from compare.worker import factories
 from jaxbackend import layers, precision, roles
@@ -252,7 +252,7 @@ def _group_variables(model: UserModel, flat: list[dict[Any, Any]]) -> dict[str, 
 
 
 def _variables(module: Any, kind: str, held: list[_Held]) -> tuple[Variable, ...]:
-    order = {attribute: place for place, attribute in enumerate(roles.ATTRIBUTES)}
+    order = {attribute: place for place, attribute in enumerate(VARIABLES)}
     variables: list[Variable] = []
     for variable in sorted(held, key=lambda variable: order.get(variable.attribute, len(order))):
         role, shape, _ = roles.variable(module, kind, variable.attribute, variable.shape)

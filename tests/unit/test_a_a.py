@@ -125,7 +125,7 @@ def _count(session: FakeSession, _: Any) -> tuple[Array, Array, Arrays]:
 @pytest.fixture
 def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> functools.partial[list[dict[str, float]]]:
     plans.register(monkeypatch, tmp_path)
-    monkeypatch.setattr(FakeSession, "_prepared", lambda session, batch: batch)
+    monkeypatch.setattr(FakeSession, "_prepare", lambda session, batch: batch)
     monkeypatch.setattr(FakeSession, "_train", _count)
     monkeypatch.setattr(dataset_file, "load", functools.cache(dataset_file.load))
     monkeypatch.setattr(cpu, "read", lambda children: cpu.Reading(0, 0, 0))
