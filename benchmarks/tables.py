@@ -24,15 +24,14 @@ DASH = "\N{EN DASH}"
 HEAD = """# Measured on GPUs
 
 `python -m benchmarks.tables` writes this page from the files under `benchmarks/h200` and `benchmarks/h100`.
-samestep wrote those files. Some got keys that later versions added, and no figure was edited. A zip file is a bundle:
-`samestep verify FILE` checks it, and `samestep report FILE` prints it. It holds its date, its command, all samples, the
-environment, the certificate, and the knobs of each contender. `tuned` may have other knobs today. All
-figures are of an NVIDIA H200 unless the row names an H100.
+samestep and the scripts in `benchmarks` wrote those files. Some got keys that later versions added, and no figure was
+edited. A zip file is a bundle: `samestep verify FILE` checks it, and `samestep report FILE` prints it. It holds its
+date, its command, all samples, the environment, the certificate, and the knobs of each contender. `tuned` may have
+other knobs today. All figures are of an NVIDIA H200 unless the row names an H100.
 """
 TUNINGS = """
 ## Every tuning
 Milliseconds per training step. One row is one `samestep compare` of all six contenders with a certificate that passes.
-Times in parentheses have no interval.
 """
 COMPARISONS = """
 ## Comparisons of tuned contenders

@@ -52,7 +52,7 @@ def campaign(
         list[str] | None,
         typer.Option(
             metavar="CELL",
-            help="Run these finished cells again, as --only names them, or `failed` or `undecided`. Repeatable.",
+            help="Run these finished cells again, as --only names them, `failed` or `undecided`. Repeatable.",
         ),
     ] = None,
     executor: Annotated[
@@ -81,7 +81,7 @@ def campaign(
     refused = campaigns.check(whole)
     study = Study([each.cell for each in chosen], CellStore(changes.get("store")), ["samestep", *sys.argv[1:]])
     everything = Study([each.cell for each in whole.cells], study.store, study.command)
-    if redo and not gpu_workers.is_worker():
+    if redo and not is_list and not gpu_workers.is_worker():
         _forget(whole, [each for each in chosen if each.cell.name not in refused], redo, study.store)
     states = {state.cell.name: state for state in everything.find_states()}
     if not as_json:

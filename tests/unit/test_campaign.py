@@ -198,8 +198,9 @@ def test_undecided_cells_are_kept_until_they_are_named(program: Program) -> None
     (program.folder / "c.toml").write_text(SMALL.replace("rounds = 3", "rounds = 2") + "[grid]\nseed = [0]\n")
     arguments = ("campaign", "c.toml", "--store", "store", "--out", "out")
     assert program.run(*arguments, "--undecided", "fail")[0] == 4
+    program.run(*arguments, "--list", "--redo", "undecided")
     code, out, _ = program.run(*arguments, "--list")
-    assert "undecided, kept" in out
+    assert "undecided, kept" in out, "a list deletes nothing"
     assert "undecided cells are kept too; --redo undecided runs them again" in out
     code, out, _ = program.run(*arguments, "--redo", "undecided")
     assert code == 0
