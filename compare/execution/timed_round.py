@@ -76,7 +76,8 @@ def time_round(
         # On a GPU, the GPU's own telemetry decides which rounds are void.
         families = {name: cpu.list_family(child.pid) for name, child in children.items() if plan.device == "cpu"}
         work = (RequestRound if plan.task == INFER else _Steps)(launcher, children, families)
-        if isinstance(work, _Steps) and telemetry.is_power_capped(began):
+        is_first = not any(run.samples for run in timed)  # a contender's blocks are alike in all rounds
+        if isinstance(work, _Steps) and is_first and telemetry.is_power_capped(began):
             work.lengthen_blocks(timed)
         programs, before = cpu.read_programs() if families else {}, cpu.read(pids)
         work.time(timed)
@@ -237,7 +238,8 @@ class _Steps:
     def time(self, runs: Sequence[ContenderRun]) -> None:
         """Time the blocks of all contenders in turn."""
         self._blocks = {run.contender.name: [] for run in runs}
-        for index in make_palindrome(len(runs), self._palindromes):
+        earlier = [len(run.samples[0]) // 2 for run in runs if run.samples]
+        for index in make_palindrome(len(runs), earlier[0] if earlier else self._palindromes):
             attempt(runs[index], lambda run=runs[index]: self._time_block(run))
 
     def busy(self) -> dict[str, list[Busy]]:

@@ -69,11 +69,19 @@ def test_alternating_blocks_of_a_round_interleave(tmp_path: Path, monkeypatch: p
         assert sorted([*a, *b]) == sorted([*a, *b], key=lambda window: window[1]), "one at a time"
 
 
-@pytest.mark.parametrize("is_capped", [True, False])
+@pytest.mark.parametrize(("capped", "is_capped"), [((1, 2, 3), True), ((), False), ((1,), True), ((2, 3), False)])
 def test_at_the_power_limit_a_block_lasts_a_period_of_the_power_control(
-    is_capped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    capped: tuple[int, ...], is_capped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Telemetry, "is_power_capped", lambda _self, _since: is_capped)
+    started = list[object]()
+    time_round = timed_round.time_round
+
+    def watch(*arguments: Any, **options: Any) -> bool:
+        started.append(arguments)
+        return time_round(*arguments, **options)
+
+    monkeypatch.setattr(timed_round, "time_round", watch)
+    monkeypatch.setattr(Telemetry, "is_power_capped", lambda _self, _since: len(started) in capped)
     monkeypatch.setattr(timed_round, "CONTROL_SECONDS", 0.3)
     result = run(tmp_path, monkeypatch, rounds=3)
     for times in (contender["step_seconds"] for contender in result["contenders"]):
