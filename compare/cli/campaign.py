@@ -148,12 +148,12 @@ def _write(whole: Campaign, states: Mapping[str, CellState], folder: Path, comma
 
 def _forget(whole: Campaign, chosen: Sequence[CampaignCell], patterns: Sequence[str], store: CellStore) -> None:
     """Delete finished cells from the store, so that they run again."""
-    named = [pattern for pattern in patterns if pattern not in _ONCE_MORE]
+    named, statuses = ([each for each in patterns if (each in _ONCE_MORE) == is_status] for is_status in (False, True))
     again = {each.cell.name for each in campaigns.choose(whole, named, "--redo")} if named else set[str]()
     for each in chosen:
         is_again = each.cell.name in again
-        if not is_again and set(_ONCE_MORE) & set(patterns) and (state := store.find(each.cell)) is not None:
-            is_again = state.status in _ONCE_MORE and state.status in patterns
+        if not is_again and statuses and (state := store.find(each.cell)) is not None:
+            is_again = state.status in statuses
         if is_again:
             store.remove(each.cell)
 

@@ -150,13 +150,8 @@ def describe_setting(result: Result) -> str:
     if spec.batch_sizes:
         batch = f"{describe_batches(result)}{describe_pruning(spec)}"
     else:
-        batch = f"batch {spec.batch_size}{describe_batch(spec)}{describe_devices(result)}"
+        batch = f"batch {spec.batch_size}{describe_variant(spec)}{describe_pruning(spec)}{describe_devices(result)}"
     return f"{spec.workload} in {spec.precision}, {batch}, on {describe_device(result)}"
-
-
-def describe_batch(spec: Spec) -> str:
-    """Return the settings beside the batch size that change a step, empty if they are the usual ones."""
-    return describe_variant(spec) + describe_pruning(spec)
 
 
 def describe_variant(spec: Spec) -> str:

@@ -205,7 +205,7 @@ class Number(Kind):
 
 
 def _read_percentage(text: str) -> float:
-    """Return the number of a text such as 0.01 or 1%. A ValueError says that there is none."""
+    """Return the number of a text such as 0.01 or 1%. Raise a ValueError for any other text."""
     text = text.strip()
     return float(text.removesuffix("%")) / 100 if text.endswith("%") else float(text)
 
