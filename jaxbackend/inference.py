@@ -1,6 +1,5 @@
 """One model that answers requests with JAX: forward passes in evaluation mode (`compare.base.requests`)."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,22 +10,22 @@ from flax import traverse_util
 from compare.base import descriptions
 from compare.base.interface import INFER, Array, Arrays, Batch, Kernel, Memory, Refused, RunSpec, State
 from compare.base.names import join_path
-from compare.base.requests import Answers
+from compare.base.requests import FED, KEPT, Answers
 from compare.base.trace import PRODUCTS
 from compare.base.workloads import PAIR
 from jaxbackend import activations, layout, memory, models, parallel, precision, profile, resources, tuning, user_models
-from jaxbackend.only import executables, flags, folded_arrays, wide_sums
+from jaxbackend.only import executables, fixed_buffers, flags, folded_arrays, wide_sums
 from jaxbackend.only.functional import Functional, Twin, shapes
 
-Program = Callable[[Any, jax.Array], jax.Array]
-"""Takes the variables and images, and returns logits."""
+Program = Callable[..., Any]
+"""Takes the variables and images, and returns logits. With fixed buffers see `fixed_buffers.answer_next`."""
 
 
 class InferenceSession:
     """`compare.base.requests.InferenceSession` in JAX.
 
     The device has the weights as requests read them: folded if the knobs say so, and a twin's kernels of convolutions
-    and dense layers in the compute dtype.
+    and dense layers in the compute dtype. A captured program takes and writes `fixed_buffers.Buffers`.
     """
 
     task = INFER
@@ -51,9 +50,12 @@ class InferenceSession:
         self._tree: Any = None
         self._programs: dict[tuple[int, ...], Program] = {}
         self._was_there: dict[tuple[int, ...], bool] = {}
-        self._pool: list[jax.Array] = []
-        self._position = 0
-        self._answers = Answers(np.asarray)
+        self._in_place = bool(spec.knobs["compile"] and spec.knobs["graph-capture"]) and not spec.knobs["exported"]
+        self._pool: jax.Array | list[jax.Array] = []  # in place one array [FED, N, ...]
+        self._buffers: fixed_buffers.Buffers | None = None
+        self._answer_shapes: dict[tuple[int, ...], jax.ShapeDtypeStruct] = {}
+        self._fed = self._requests = 0  # batches, and requests since then
+        self._answers = Answers(self._fetch)
 
     def signature(self) -> dict[str, tuple[int, ...]]:
         """See `compare.base.interface.Session`."""
@@ -76,22 +78,31 @@ class InferenceSession:
         """See `compare.base.interface.Session`."""
         if len({batch.form for batch in batches}) > 1:
             raise ValueError("a session takes batches of one size")
-        self._pool = [self._place(batch.values()) for batch in batches]
-        self._position = 0
+        if self._in_place:
+            self._pool, self._buffers = self._place_together([batch.values() for batch in batches])
+        else:
+            self._pool = [self._place(batch.values()) for batch in batches]
+        self._fed, self._requests = len(batches), 0
         self._answers.feed([batch.labels for batch in batches])
 
     def run(self, steps: int) -> None:
         """See `compare.base.interface.Session`."""
+        program = self._program(*self._request())
         for _ in range(steps):
-            index = self._position
-            images = self._pool[index]
-            self._answers.add(self._program(images)(self._passed, images), index)
-            self._position = (index + 1) % len(self._pool)
+            index = self._requests % self._fed
+            if self._buffers is None:
+                answer = program(self._passed, self._pool[index])
+            else:
+                answer = self._requests % KEPT
+                self._buffers = program(self._buffers, self._passed, self._pool)
+            self._answers.add(answer, index)
+            self._requests += 1
 
     def wait(self) -> None:
         """See `compare.base.interface.Session`."""
-        if self._answers.newest is not None:
-            self._answers.newest.block_until_ready()
+        newest = self._answers.newest if self._buffers is None else self._buffers.answers
+        if newest is not None:
+            newest.block_until_ready()
 
     def losses(self) -> Array:
         """See `compare.base.interface.Session`."""
@@ -103,6 +114,9 @@ class InferenceSession:
 
     def logits(self, images: Array) -> Array:
         """See `compare.base.interface.Session`."""
+        if self._in_place:
+            pool, buffers = self._place_together([images])
+            return np.asarray(self._program(pool, buffers)(buffers, self._passed, pool).answers[0])
         on_device = self._place(images)
         return np.asarray(self._program(on_device)(self._passed, on_device))
 
@@ -120,8 +134,7 @@ class InferenceSession:
 
     def export(self) -> State:
         """See `compare.base.interface.Session`."""
-        if self._answers.newest is not None:
-            np.asarray(self._answers.newest)
+        self._answers.logits()
         return State({}, {}, {}, self._answers.count)
 
     def run_layer(self, layer: str, inputs: Array, training: bool) -> Array:
@@ -132,8 +145,12 @@ class InferenceSession:
     def memory(self) -> Memory:
         """See `compare.base.interface.Session`."""
         held = sum(array.nbytes for array in self._variables) if self._knobs["constant-weights"] else 0
+
+        def lower() -> jax.stages.Lowered:
+            return self._lower(*self._request())
+
         with self._policy.scope():
-            return memory.report([self._device], self._lower if self._knobs["compile"] else None, held)
+            return memory.report([self._device], lower if self._knobs["compile"] else None, held)
 
     def kernels(self, steps: int) -> list[Kernel]:
         """See `compare.base.interface.Session`."""
@@ -166,7 +183,7 @@ class InferenceSession:
             "devices": 1,
             **resources.read_settings(self._device, 1),
             "compile": compiled,
-            "constant-weights": compiled and self._take_images_alone(),
+            "constant-weights": compiled and self._takes_images_alone(),
             "exported": bool(self._was_there),
             "fold-batch-norm": bool(self._folded),
             "input_dtype": str(self._pool[0].dtype),
@@ -196,13 +213,33 @@ class InferenceSession:
             }
         )
 
+    def _fetch(self, answer: Any) -> Array:
+        """Return an answer, or the one in that place of the buffers."""
+        return np.asarray(answer if self._buffers is None else self._buffers.answers[answer])
+
     def _place(self, images: Array) -> jax.Array:
         """Return images on the device, in the dtype that a twin's first layer, a convolution, would cast them to."""
         dtype = self._policy.parameter_dtype if self._is_own else self._policy.compute_dtype
         with self._policy.scope():
             return jax.device_put(np.asarray(images, dtype), self._device)
 
-    def _program(self, images: jax.Array) -> Program:
+    def _place_together(self, batches: Sequence[Array]) -> tuple[jax.Array, fixed_buffers.Buffers]:
+        """Return `FED` batches as one array on the device, and the buffers of their answers.
+
+        Fewer batches repeat, so that all programs for a batch size are one.
+        """
+        pool = self._place(np.stack([batches[index % len(batches)] for index in range(max(FED, len(batches)))]))
+        with self._policy.scope():
+            if (answer := self._answer_shapes.get(pool.shape)) is None:
+                images = jax.ShapeDtypeStruct(pool.shape[1:], pool.dtype)
+                answer = self._answer_shapes[pool.shape] = jax.eval_shape(self._answer, self._variables, images)
+            return pool, fixed_buffers.make(answer, len(batches), self._device)
+
+    def _request(self) -> tuple[jax.Array, fixed_buffers.Buffers | None]:
+        """Return the images that a program takes, and its buffers."""
+        return (self._pool, self._buffers) if isinstance(self._pool, jax.Array) else (self._pool[0], None)
+
+    def _program(self, images: jax.Array, buffers: fixed_buffers.Buffers | None = None) -> Program:
         """Return the program for images of that shape. Compiled ones do not read JAX's switches again."""
         if (program := self._programs.get(images.shape)) is None:
             with self._policy.scope():
@@ -210,26 +247,31 @@ class InferenceSession:
                     program, self._was_there[images.shape] = executables.load_or_compile(
                         self._spec, lambda: self._lower(images), (self._variables, images)
                     )
+                elif self._knobs["compile"]:
+                    program = self._lower(images, buffers).compile()
                 else:
-                    program = self._lower(images).compile() if self._knobs["compile"] else self._run_op_by_op
+                    program = self._run_op_by_op
             self._programs[images.shape] = program
         return program
 
-    def _lower(self, images: jax.Array | None = None) -> jax.stages.Lowered:
+    def _lower(self, images: jax.Array, buffers: fixed_buffers.Buffers | None = None) -> jax.stages.Lowered:
         answer = self._answer_with_constants if self._knobs["constant-weights"] else self._answer
-        compiled: Any = tuning.compile_step(answer, self._knobs, self._device.platform)
-        return compiled.lower(self._passed, self._pool[0] if images is None else images)
+        if buffers is None:
+            compiled: Any = tuning.compile_step(answer, self._knobs, self._device.platform)
+            return compiled.lower(self._passed, images)
+        step = fixed_buffers.answer_next(answer)
+        compiled = tuning.compile_step(step, {**self._knobs, "donation": True}, self._device.platform)
+        return compiled.lower(buffers, self._passed, images)
 
     def _answer_with_constants(self, _: Any, images: jax.Array) -> jax.Array:
         return self._answer(self._variables, images)
 
-    def _take_images_alone(self) -> bool:
-        """Tell whether XLA's programs take no bytes besides those of the images."""
-        width, programs = self._pool[0].dtype.itemsize, dict[tuple[int, ...], Any](self._programs)
-        return all(
-            program.memory_analysis().argument_size_in_bytes <= width * math.prod(shape)
-            for shape, program in programs.items()
-        )
+    def _takes_images_alone(self) -> bool:
+        """Tell whether XLA's program takes no bytes besides images and buffers."""
+        images, buffers = self._request()
+        program: Any = self._programs[images.shape]
+        most = sum(array.nbytes for array in jax.tree.leaves((images, buffers)))
+        return program.memory_analysis().argument_size_in_bytes <= most
 
     def _run_op_by_op(self, variables: Any, images: jax.Array) -> jax.Array:
         with self._policy.scope():

@@ -17,6 +17,9 @@ import numpy as np
 
 from compare.base.interface import Array, Session
 
+FED = 4
+"""The most batches that a session is fed. They differ, so that an answer to another one would show."""
+
 KEPT = 3
 """Answers that a session keeps."""
 

@@ -18,9 +18,6 @@ from compare.base.protocol import drop_infinite
 from compare.data import pruning, weights
 from compare.data.seeding import draw_epoch_batches, make_generator, reorder
 
-MOST_REQUEST_BATCHES = 4
-"""Batches that requests answer in turn. They differ, so that an answer to another one would show."""
-
 _FEW_ELEMENTS = 8
 
 

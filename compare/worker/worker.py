@@ -42,7 +42,7 @@ from compare.base.interface import (
 )
 from compare.base.profiles import ProfileReply
 from compare.base.records import Perturbation
-from compare.base.requests import InferenceSession
+from compare.base.requests import FED, InferenceSession
 from compare.base.trace import Trace
 from compare.data import dataset_file, weights
 from compare.machine import memory, resources
@@ -160,7 +160,7 @@ class Worker:
     def _feed(self) -> None:
         """Feed the first epoch's batches, or some of them for requests."""
         self._before_feed = self._dispatched
-        most = training.MOST_REQUEST_BATCHES if self._spec.task == INFER else None
+        most = FED if self._spec.task == INFER else None
         self._open_session.feed(training.draw_batches_of_epoch(self._spec, self._train, 0, most))
 
     def _describe_start(self) -> TrainingStart:
