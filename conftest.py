@@ -1,4 +1,4 @@
-"""Which tests run: `make quick` leaves out slow ones, and `make test` runs those marked alone after all others."""
+"""Which tests run: `make quick` leaves out slow ones, and thorough ones run where they are asked for."""
 
 import gc
 import os
@@ -11,10 +11,8 @@ _FRAMEWORK = re.compile(r"^(import|from) (flax|jax|jaxbackend|torch|torchbackend
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --quick and --alone, so that -m stays free for the user."""
+    """Add --quick, so that -m stays free for the user."""
     parser.addoption("--quick", action="store_true", help="leave out files that import a framework, and slow tests")
-    help = "only: the tests marked alone; not: all others (default: both)"
-    parser.addoption("--alone", choices=("only", "not"), help=help)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -23,14 +21,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     if config.getoption("--quick"):
         return _FRAMEWORK.search(collection_path.read_text()) is not None or None
-    if config.getoption("--alone") == "only":
-        return "mark.alone" not in collection_path.read_text() or None
     return None
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-xdist has named the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what --quick and --alone say, and thorough tests unless -m or their own name asks for them."""
+    """Leave out what --quick says, and thorough tests unless -m or their own name asks for them."""
     for item in items:
         # pytest-xdist 3.8 adds the group to an id that pytest 9.2 no longer reads (pytest-dev/pytest-xdist#1386).
         if node_id := vars(item).get("_nodeid"):
@@ -39,15 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not config.option.markexpr and not any("::" in argument for argument in config.args):
         excluded.add("thorough")
     if config.getoption("--quick"):
-        excluded |= {"alone", "slow", "thorough"}
-    if config.getoption("--alone") == "not":
-        excluded.add("alone")
-    needs_alone = config.getoption("--alone") == "only"
+        excluded |= {"slow", "thorough"}
     chosen, left_out = list[pytest.Item](), list[pytest.Item]()
     for item in items:
         marks = {mark.name for mark in item.iter_markers()}
-        (left_out if excluded & marks or (needs_alone and "alone" not in marks) else chosen).append(item)
-    if config.getoption("--alone") == "not":
+        (left_out if excluded & marks else chosen).append(item)
+    if hasattr(config, "workerinput"):
         # Quick tests come last, so that neither worker waits long for the other.
         chosen.sort(key=lambda item: item.get_closest_marker("slow") is None)
     items[:] = chosen

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -87,31 +87,50 @@ def cast(images: torch.Tensor) -> torch.Tensor:
     return images
 
 
-def sleep(images: torch.Tensor) -> torch.Tensor:
-    time.sleep(0.02)
-    return images
-
-
 def compute(images: torch.Tensor) -> torch.Tensor:
     for _ in range(120):
         images = images.sin()
     return images
 
 
-@pytest.mark.alone
+@pytest.fixture
+def one_thread() -> Generator[None]:
+    """Compute in one thread: on a busy machine, two would wait for each other at the end of each operation."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def find_planted(plant: Callable[[torch.Tensor, float], torch.Tensor]) -> list[Finding]:
+    """Return the findings about a plain session and one with a plant. It gets images and the plain step's seconds."""
+    clean, planted = opened("torch"), opened("torch")
+    plain_side = explain(clean, "clean", "torch")
+    pool = planted._modules()["pool"]  # type: ignore[attr-defined] -- the session is torch's
+    plain = pool.forward
+    pool.forward = lambda images: plain(plant(images, plain_side.table.step_seconds))
+    return findings.find([explain(planted, "planted", "torch"), plain_side])
+
+
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("plant", "words"),
     [
         (copy_to_and_fro, "changes of memory order"),
         (cast, "changes of dtype"),
-        (sleep, "such as a sleep"),
         (compute, "layer pool takes"),
     ],
 )
 def test_a_cause_that_is_planted_in_a_step_is_found(plant: Callable[[Any], Any], words: str) -> None:
-    clean, planted = opened("torch"), opened("torch")
-    pool = planted._modules()["pool"]  # type: ignore[attr-defined] -- the session is torch's
-    plain = pool.forward
-    pool.forward = lambda images: plain(plant(images))
-    found: list[Finding] = findings.find([explain(planted, "planted", "torch"), explain(clean, "clean", "torch")])
+    found = find_planted(lambda images, _: plant(images))
     assert [finding.contender for finding in found if words in finding.text] == ["planted"], found
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_sleep_as_long_as_a_step_is_found() -> None:
+    def sleep(images: torch.Tensor, seconds: float) -> torch.Tensor:
+        time.sleep(seconds)
+        return images
+
+    found = find_planted(sleep)
+    assert [finding.contender for finding in found if "such as a sleep" in finding.text] == ["planted"], found

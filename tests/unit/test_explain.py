@@ -308,6 +308,17 @@ def test_a_wait_counts_if_it_is_in_every_step() -> None:
     assert host_events.read(replace(profile, events=[wait, kernel])).waits == {}
 
 
+@pytest.mark.parametrize(("places", "seconds"), [((1, 1, 1), 2e-3), ((1, 2, 0), 0.0)])
+def test_a_gap_of_the_host_counts_where_every_step_has_it(places: tuple[int, int, int], seconds: float) -> None:
+    now, events = 0.0, list[dict[str, Any]]()
+    for place in places:  # each step has three operations, and a pause before one of them
+        for number, name in enumerate(("aten::add", "aten::mul", "aten::sin")):
+            now += 2000.0 if number == place else 0.0
+            events.append({"name": name, "cat": "cpu_op", "ts": now, "dur": 10.0, "tid": "1", "args": {}})
+            now += 10.0
+    assert host_events.read(Profile("torch", "cpu", 3, events)).gap_seconds == pytest.approx(seconds)
+
+
 def test_one_time_line_holds_both_contenders() -> None:
     trace = timeline.make({"torch:tuned": stored("cifar-torch-tuned"), "jax:tuned": stored("cifar-jax-tuned")})
     events = trace["traceEvents"]

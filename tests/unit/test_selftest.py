@@ -76,7 +76,6 @@ def proofs_of(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, **scrip
     return {proof.name: proof.held for proof in found if name in proof.name}
 
 
-@pytest.mark.alone
 def test_a_delay_and_ballast_are_measured(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert proofs_of("fake", tmp_path, monkeypatch) == {
         "fake on cpu: 50 ms more of delay of the host": True,

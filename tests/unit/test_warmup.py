@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+import psutil
 import pytest
 
 from compare.base.commands import ModelInfo
@@ -155,20 +156,31 @@ def test_a_drift_that_is_linear_cancels_and_a_design_without_alternation_would_s
     assert ratio.estimate == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.alone
+def wait_for_work(pid: int, seconds: float) -> float:
+    """Wait until a process has worked for so long, however busy the machine is. Return the seconds that it took."""
+    before = process_seconds(pid)
+    while (taken := process_seconds(pid) - before) < seconds:
+        time.sleep(0.01)
+    return taken
+
+
+def process_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
 def test_another_program_on_the_cpu_is_seen_and_a_child_is_not():
-    command = [sys.executable, "-c", "while True: pass"]
-    with subprocess.Popen(command) as other:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as other:
         try:
-            time.sleep(0.3)
             before, blind = cpu.read([]), cpu.read([other.pid])
-            time.sleep(1.0)
-            foreign = cpu.count_foreign_cores(before, cpu.read([]))
-            own = cpu.count_foreign_cores(blind, cpu.read([other.pid]))
+            worked = wait_for_work(other.pid, 0.5)
+            after, aware = cpu.read([]), cpu.read([other.pid])
         finally:
             other.kill()
-    assert foreign > 0.25
-    assert own < foreign - 0.25
+    foreign = cpu.count_foreign_cores(before, after) * (after.time - before.time)
+    own = cpu.count_foreign_cores(blind, aware) * (aware.time - blind.time)
+    assert foreign > 0.5 * worked
+    assert own < foreign - 0.5 * worked
 
 
 def test_what_a_child_took_is_not_another_programs_when_it_has_ended():
@@ -183,24 +195,24 @@ def test_what_a_child_took_is_not_another_programs_when_it_has_ended():
 
 
 @contextmanager
-def parent() -> Generator[subprocess.Popen[bytes]]:
-    """Run a child that has started another, which is busy."""
-    code = f"import subprocess; subprocess.run({[sys.executable, '-c', 'while True: pass']!r})"
-    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True) as child:
+def parent() -> Generator[tuple[int, int]]:
+    """Run a child that has started another, which is busy. Yield the ids of both."""
+    busy = "import os; print(os.getpid(), flush=True)\nwhile True: pass"
+    code = f"import subprocess; subprocess.run({[sys.executable, '-c', busy]!r})"
+    with subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE) as child:
         try:
-            time.sleep(0.5)
-            yield child
+            assert child.stdout
+            yield child.pid, int(child.stdout.readline())
         finally:
             os.killpg(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.alone
 def test_what_a_child_has_started_is_not_another_program():
-    with parent() as child:
-        before = cpu.read([child.pid])
-        time.sleep(1.0)
-        after = cpu.read([child.pid])
-    assert after.own - before.own > 0.1
+    with parent() as (child, started):
+        before = cpu.read([child])
+        worked = wait_for_work(started, 0.2)
+        after = cpu.read([child])
+    assert after.own - before.own > 0.5 * worked
 
 
 def test_what_ticks_cannot_tell_is_none():
@@ -208,22 +220,22 @@ def test_what_ticks_cannot_tell_is_none():
     assert cpu.count_foreign_cores(cpu.Reading(0, 1.0, 0.5), cpu.Reading(0.5, 1.9, 0.9)) == pytest.approx(1.0)
 
 
-@pytest.mark.alone
 def test_what_a_child_and_those_that_it_has_started_take_is_told_for_moments():
-    with parent() as child:
-        child_alone, family = [child.pid], cpu.list_family(child.pid)
-        idle, taken = cpu.sum_seconds(child_alone), list[float]()
-        for seconds in (0.1, 0.033, 0.057):
+    with parent() as (child, started):
+        family = cpu.list_family(child)
+        idle, taken, ratios = cpu.sum_seconds([child]), list[float](), list[float]()
+        for seconds in (0.1, 0.03, 0.06):
             before = cpu.sum_seconds(family)
-            time.sleep(seconds)
+            worked = wait_for_work(started, seconds)
             taken.append(cpu.sum_seconds(family) - before)
-        alone = cpu.sum_seconds(child_alone) - idle
-    assert 0.02 < taken[0] < 0.15
+            ratios.append(taken[-1] / worked)
+        alone = cpu.sum_seconds([child]) - idle
+    assert ratios[0] == pytest.approx(1, abs=0.25)
     in_ticks = [abs(100 * each - round(100 * each)) < 1e-6 for each in taken]
     assert sys.platform != "linux" or not all(in_ticks), "counted in ticks"
     assert alone < 0.005
-    assert len(family) == 2
-    assert cpu.sum_seconds(child_alone) == 0
+    assert set(family) == {child, started}
+    assert cpu.sum_seconds([child]) == 0
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere all CPUs are read")
