@@ -36,6 +36,11 @@ def compute_confidence(rounds: int, looks: Mapping[int, float] = LOOKS) -> float
     return 1 - looks[min(look for look in looks if look >= rounds)]
 
 
+def to_json(looks: Mapping[int, float] | None) -> dict[str, float] | None:
+    """Return the error of each look as JSON, None without looks."""
+    return {str(rounds): error for rounds, error in looks.items()} if looks else None
+
+
 def is_clear(ratio: Ratio, limit: float) -> bool:
     """Return whether more rounds would hardly change on which side of 1 + `limit` a ratio lies.
 

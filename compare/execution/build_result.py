@@ -97,7 +97,7 @@ def _spec(plan: Plan, state: RunState) -> dict[str, Any]:
         "machines": plan.cluster.count,
         "rounds": len(state.rounds),
         "least_rounds": early_stopping.LEAST_ROUNDS,
-        "looks": {str(rounds): error for rounds, error in plan.looks.items()} if plan.looks else None,
+        "looks": early_stopping.to_json(plan.looks),
         **descriptions.describe_arithmetic(plan.workload),
         "parameter_count": None if model is None else model.parameter_count,
         "data_source": dataset.source,

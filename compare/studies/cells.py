@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from compare.base import descriptions, typed_json
+from compare.base import descriptions, early_stopping, typed_json
 from compare.base.interface import Refused
 from compare.base.typed_json import Json
 from compare.base.workloads import PAIR
@@ -146,7 +146,7 @@ def _list_facts(checked: Plan) -> dict[str, Any]:
         "spec": spec,
         "measures_memory": checked.measures_memory,
         "contenders": [[contender.name, contender.commit] for contender in checked.contenders],
-        "looks": {str(look): error for look, error in checked.looks.items()} if checked.looks else None,
+        "looks": early_stopping.to_json(checked.looks),
         "workload": descriptions.to_json(checked.workload),
         "data": None if is_made else checked.dataset.sha256,
         "request": [dict(request.weights_map) if request.weights_map else None, request.weights_from],
