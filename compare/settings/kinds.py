@@ -30,8 +30,13 @@ class Kind:
         """Return a value as a message shows it."""
         return repr(value)
 
-    def check(self, flag: str, value: object) -> None:
-        """Check the value of an option.
+    def describe_allowed(self, write_truth: Callable[[bool], str]) -> str:
+        """Return the values that are allowed, with True and False as `write_truth` gives them."""
+        del write_truth
+        return self.allowed
+
+    def check(self, flag: str, value: object, write_truth: Callable[[bool], str] = str) -> None:
+        """Check the value of an option. Messages have True and False as `write_truth` gives them.
 
         Raises:
             Refused: the value is not allowed.
@@ -40,7 +45,8 @@ class Kind:
 
         if not self.is_right(value):
             question = suggest(value, self.list_names()) if isinstance(value, str) else ""
-            raise Refused(f"{flag} {self.show(value)} is not allowed; {question}allowed: {self.allowed}")
+            shown = write_truth(value) if isinstance(value, bool) else self.show(value)
+            raise Refused(f"{flag} {shown} is not allowed; {question}allowed: {self.describe_allowed(write_truth)}")
 
     def list_names(self) -> Sequence[str]:
         """Return the names that are allowed, if nothing else is."""
@@ -110,7 +116,11 @@ class Switch(Kind):
     @property
     def allowed(self) -> str:
         """The values that are allowed, in words."""
-        return "True, False"
+        return self.describe_allowed(str)
+
+    def describe_allowed(self, write_truth: Callable[[bool], str]) -> str:
+        """Return the values that are allowed, as `write_truth` gives them."""
+        return f"{write_truth(True)}, {write_truth(False)}"
 
     @property
     def schema(self) -> dict[str, Any]:

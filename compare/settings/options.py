@@ -7,7 +7,7 @@ pytest loads this file at every start, so all heavy imports wait until a value i
 """
 
 # ruff: noqa: RUF009 -- `_option` returns a field, which is what a dataclass takes
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,13 +136,14 @@ class Option:
     examples: Mapping[str, str] = field(default_factory=dict[str, str])
     name: str = ""
 
-    def check(self, value: object) -> None:
-        """Check a value.
+    def check(self, value: object, write_truth: Callable[[bool], str] = str) -> None:
+        """Check a value. Messages have True and False as `write_truth` gives them.
 
         Raises:
             Refused: the value is not allowed.
         """
-        self.kind.check(self.flag if self.flag and not isinstance(self.kind, Switch) else self.name, value)
+        name = self.flag if self.flag and not isinstance(self.kind, Switch) else self.name
+        self.kind.check(name, value, write_truth)
 
     def help_in(self, command: str) -> str:
         """Return the help text in a command, with the values of a choice in place of {choices}."""

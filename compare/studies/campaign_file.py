@@ -160,12 +160,11 @@ class _Reader:
     def _check(self, name: str, value: Any, line: int) -> None:
         option = SETTINGS.get(name) or COMMAND_LINE[name]
         try:
-            option.check(_to_setting(name, value))
+            option.check(_to_setting(name, value), json.dumps)  # TOML and JSON write true and false
             if name == "workload":
                 plan.find_workload(value)
         except Refused as error:
-            message = str(error).replace("allowed: True, False", "allowed: true, false")  # as TOML writes them
-            raise self._refuse(line, arguments.rename_options(message)) from None
+            raise self._refuse(line, arguments.rename_options(str(error))) from None
 
     def _combine(self, defaults: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]) -> Iterator[CampaignCell]:
         """Yield a cell for each combination of the grid's lists, the last list changing first."""
