@@ -20,6 +20,7 @@ from compare.report.plots import (
     memory_plot,
     ratio_plot,
     step_plot,
+    summary_plot,
     telemetry_plot,
     throughput_plot,
 )
@@ -59,10 +60,10 @@ def test_the_ratio_picture_shows_interval_rounds_and_verdict() -> None:
 RATIOS = [(0.251, 0.246, 0.256), (1.015, 1.008, 1.023), (7.3, 6.6, 8.1), (0.03, 0.028, 0.033), (1.0, 1.0, 1.0)]
 
 
-def _of_ratio(estimate: float, low: float, high: float) -> Any:
+def _of_ratio(estimate: float, low: float, high: float, **changes: Any) -> Any:
     ratio = {"estimate": estimate, "low": low, "high": high, "confidence": 0.95}
     jax = make_contender("jax", 2.5e-3 * estimate)
-    return make_result(contenders=[make_contender(), jax], comparisons=[make_comparison(ratio=ratio)])
+    return make_result(contenders=[make_contender(), jax], comparisons=[make_comparison(ratio=ratio, **changes)])
 
 
 @pytest.mark.parametrize("ratio", RATIOS)
@@ -161,6 +162,27 @@ def test_throughput_against_latency_has_plain_ticks() -> None:
         labels = [label.get_text() for label in axis.get_ticklabels()]
         assert len(labels) > 1
         assert all(float(label.replace(",", "")) > 0 for label in labels)
+
+
+def test_batch_sizes_of_close_points_stand_apart() -> None:
+    (requests,) = stored_result.load_all(ROOT / "benchmarks" / "h200" / "requests-resnet50-bfloat16.zip")
+    figure = _drawn(throughput_plot.make_picture(requests))
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text() == "256"]
+    assert len(boxes) == 2
+    assert not boxes[0].overlaps(boxes[1])
+
+
+def test_a_verdict_has_one_colour_in_all_pictures() -> None:
+    ratios = {"FASTER": (0.5, 0.4, 0.6), "SLOWER": (1.8, 1.7, 1.9)}
+    results = [typed(_of_ratio(*ratio, verdict=verdict)) for verdict, ratio in ratios.items()]
+    pictures = (ratio_plot.make_picture(results), summary_plot.make_picture(results))
+    colours = [
+        [line.get_color() for line in axes.get_lines() if line.get_marker() == "D"]
+        for axes in (_drawn(picture).axes[0] for picture in pictures)
+    ]
+    assert colours[0] == colours[1]
+    assert len(set(colours[0])) == 2
 
 
 def test_where_a_ratio_is_of_is_on_a_line_of_its_own_where_that_is_long() -> None:

@@ -83,6 +83,11 @@ def choose_colour(index: int) -> str:
     return SERIES[index % len(SERIES)]
 
 
+def choose_verdict_colour(verdict: str) -> str:
+    """Return the colour of an interval with a verdict. Its text names the verdict too."""
+    return choose_colour({"FASTER": 0, "SLOWER": 1}.get(verdict, 2))
+
+
 def shorten(text: str, longest: int = 34) -> str:
     """Return text of a result file on one line, cut if it is long."""
     text = make_plain(text)

@@ -12,7 +12,7 @@ from compare.report.plots.canvas import (
     Axes,
     Figure,
     Picture,
-    choose_colour,
+    choose_verdict_colour,
     make_panels,
     shorten,
 )
@@ -37,6 +37,7 @@ class Row:
     place: str
     pair: str
     figures: str
+    verdict: str
     low: float
     estimate: float
     high: float
@@ -87,6 +88,7 @@ def _rows(result: Result, many: bool) -> Iterator[Row]:
             shorten(place, _LONGEST),
             f"{shorten(comparison.contender, 21)} / {shorten(comparison.baseline, 21)}",
             f"{estimate} ({low} to {high})  {comparison.verdict}",
+            comparison.verdict,
             ratio.low,
             ratio.estimate,
             ratio.high,
@@ -128,14 +130,15 @@ def _lines(rows: Sequence[Row]) -> list[list[str]]:
 
 def _draw_row(axes: Axes, row: Row, y: float, said: str) -> None:
     low, estimate, high = (_clipped(value) for value in (row.low, row.estimate, row.high))
+    colour = choose_verdict_colour(row.verdict)
     bottom, top = y - _BELOW_INCHES, y + _ABOVE_INCHES
     margin = [1 / (1 + row.margin), 1 + row.margin]
     axes.fill_between(margin, bottom, top, color=find_light("band"), linewidth=0, zorder=0)
     axes.vlines(1, bottom, top, color=find_light("muted"), linewidth=0.8, zorder=1)
-    axes.plot([low, high], [y, y], color=choose_colour(0), linewidth=2.2, solid_capstyle="butt", zorder=3)
+    axes.plot([low, high], [y, y], color=colour, linewidth=2.2, solid_capstyle="butt", zorder=3)
     for end, beyond, marker in ((low, row.low < _LIMITS[0], "<"), (high, row.high > _LIMITS[1], ">")):
-        axes.plot([end], [y], marker if beyond else "|", color=choose_colour(0), markersize=6, zorder=3)
-    axes.plot([estimate], [y], "D", color=choose_colour(0), markersize=4.5, zorder=4)
+        axes.plot([end], [y], marker if beyond else "|", color=colour, markersize=6, zorder=3)
+    axes.plot([estimate], [y], "D", color=colour, markersize=4.5, zorder=4)
     rounds = [value for value in row.rounds if _LIMITS[0] < value < _LIMITS[1]]
     axes.plot(
         rounds, [y - _DOTS_INCHES] * len(rounds), "o", color=find_light("muted"), markersize=2.5, alpha=0.7, zorder=2

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from compare.report import sentences
 from compare.report.palette import find_light
-from compare.report.plots.canvas import Absent, Axes, Figure, Picture, choose_colour, shorten, write_plain_ticks
+from compare.report.plots.canvas import Absent, Axes, Figure, Picture, choose_verdict_colour, shorten, write_plain_ticks
 from compare.results.model import Comparison, Result
 
 _INCHES = 7.0
@@ -99,7 +99,7 @@ def _draw_line(axes: Axes, line: Line, y: float) -> list[float]:
         _write(axes, f"{sentences.DASH} {comparison.verdict}", 1.02, y)
         return []
     low, estimate, high = (min(max(value, _LIMITS[0]), _LIMITS[1]) for value in (ratio.low, ratio.estimate, ratio.high))
-    colour = choose_colour({"FASTER": 0, "SLOWER": 1}.get(comparison.verdict, 2))
+    colour = choose_verdict_colour(comparison.verdict)
     axes.plot([low, high], [y, y], color=colour, linewidth=2.4, solid_capstyle="butt", zorder=3)
     axes.plot([estimate], [y], "D", color=colour, markersize=4, zorder=4)
     text, below, above = sentences.format_ratio_figures(ratio)

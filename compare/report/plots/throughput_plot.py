@@ -1,6 +1,8 @@
 """Throughput against the latency of single requests, with a line for each contender over its batch sizes."""
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from compare.report import sentences
 from compare.report.plots.canvas import (
@@ -18,6 +20,9 @@ from compare.report.plots.canvas import (
 from compare.results.model import Contender, Result
 
 _PANEL_INCHES, _AXIS_INCHES = 1.9, 0.45
+_ABOVE: Mapping[str, Any] = {"xytext": (0, 4), "ha": "center", "va": "bottom"}
+_BESIDE: Mapping[str, Any] = {"xytext": (5, 0), "ha": "left", "va": "center"}
+_BELOW: Mapping[str, Any] = {"xytext": (0, -4), "ha": "center", "va": "top"}
 
 
 def make_picture(result: Result) -> Picture | Absent:
@@ -44,15 +49,27 @@ def _find_points(contender: Contender) -> list[tuple[int, float, float]]:
     return sorted(points)
 
 
+def _choose_place(rate: float, rates: Sequence[float]) -> Mapping[str, Any]:
+    """Return where a batch size stands, so that close points of several contenders keep theirs apart."""
+    if rate == max(rates):
+        return _ABOVE
+    return _BELOW if rate == min(rates) else _BESIDE
+
+
 def _draw(contenders: Sequence[Contender]) -> Figure:
     figure, (axes,) = make_panels([_PANEL_INCHES], _AXIS_INCHES)
     lines: list[object] = []
+    rates_by_size: defaultdict[int, list[float]] = defaultdict(list)
+    for contender in contenders:
+        for size, _, rate in _find_points(contender):
+            rates_by_size[size].append(rate)
     for index, contender in enumerate(contenders):
         sizes, milliseconds, rates = zip(*_find_points(contender), strict=True)
         label, colour = shorten(contender.name), choose_colour(index)
         lines += axes.plot(milliseconds, rates, color=colour, marker="o", markersize=3, label=label)
         for size, x, y in zip(sizes, milliseconds, rates, strict=True):
-            axes.annotate(str(size), (x, y), xytext=(0, 4), textcoords="offset points", ha="center", fontsize="small")
+            place = _choose_place(y, rates_by_size[size])
+            axes.annotate(str(size), (x, y), textcoords="offset points", color=colour, fontsize="small", **place)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.margins(0.12)
