@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,12 +77,14 @@ def campaign(
     if array is not None:
         whole = replace(whole, cells=[replace(each, cell=array.prepare(each.cell)) for each in whole.cells])
     chosen = campaigns.choose(whole, only or [], "--only")
+    again = [pattern for pattern in redo or [] if pattern not in _ONCE_MORE]
+    named = {each.cell.name for each in campaigns.choose(whole, again, "--redo", _ONCE_MORE)} if again else set[str]()
     output.make_folder(folder)
     refused = campaigns.check(whole)
     study = Study([each.cell for each in chosen], CellStore(changes.get("store")), ["samestep", *sys.argv[1:]])
     everything = Study([each.cell for each in whole.cells], study.store, study.command)
     if redo and not is_list and not gpu_workers.is_worker():
-        _forget(whole, [each for each in chosen if each.cell.name not in refused], redo, study.store)
+        _forget([each for each in chosen if each.cell.name not in refused], named, redo, study.store)
     states = {state.cell.name: state for state in everything.find_states()}
     if not as_json:
         _show_plan(states, chosen)
@@ -146,14 +148,12 @@ def _write(whole: Campaign, states: Mapping[str, CellState], folder: Path, comma
     return campaigns.write(whole, states, folder, command)
 
 
-def _forget(whole: Campaign, chosen: Sequence[CampaignCell], patterns: Sequence[str], store: CellStore) -> None:
-    """Delete finished cells from the store, so that they run again."""
-    named, statuses = ([each for each in patterns if (each in _ONCE_MORE) == is_status] for is_status in (False, True))
-    again = {each.cell.name for each in campaigns.choose(whole, named, "--redo")} if named else set[str]()
+def _forget(chosen: Sequence[CampaignCell], named: Collection[str], states: Collection[str], store: CellStore) -> None:
+    """Delete from the store finished cells that are named, or whose state is one of some. They run again."""
     for each in chosen:
-        is_again = each.cell.name in again
-        if not is_again and statuses and (state := store.find(each.cell)) is not None:
-            is_again = state.status in statuses
+        is_again = each.cell.name in named
+        if not is_again and (state := store.find(each.cell)) is not None:
+            is_again = state.status in states
         if is_again:
             store.remove(each.cell)
 

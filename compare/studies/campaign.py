@@ -5,6 +5,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from compare.base.errors import suggest
 from compare.base.interface import Refused
 from compare.report.sentences import DASH, count_noun, format_percent, format_ratio_figures, name_winner
 from compare.results import result_file
@@ -38,8 +39,10 @@ def check(campaign: Campaign) -> dict[str, str]:
     return refused
 
 
-def choose(campaign: Campaign, patterns: Sequence[str], option: str) -> list[CampaignCell]:
+def choose(campaign: Campaign, patterns: Sequence[str], option: str, others: Sequence[str] = ()) -> list[CampaignCell]:
     """Return the cells that patterns name: names with * and ?, or the beginnings of keys. No pattern names all.
+
+    Messages say that `option` also takes `others`.
 
     Raises:
         Refused: a pattern names no cell.
@@ -48,8 +51,11 @@ def choose(campaign: Campaign, patterns: Sequence[str], option: str) -> list[Cam
     for pattern in patterns:
         named = [each for each in campaign.cells if _is_named(each, pattern)]
         if not named:
-            names = "; ".join(each.cell.name for each in campaign.cells[:10])
-            raise Refused(f"{option} {pattern}: no such cell; allowed: a name or the beginning of a key: {names}")
+            names, wider = [each.cell.name for each in campaign.cells], f"*{pattern}*"
+            is_part = any(fnmatchcase(name, wider) for name in names)
+            question = f"did you mean {wider!r}? " if is_part else suggest(pattern, [*others, *names])
+            allowed = ", ".join((*others, f"a name such as {names[0]!r}, with * for any text, or a key's beginning"))
+            raise Refused(f"{option} {pattern!r} names no cell; {question}allowed: {allowed}; --list shows all cells")
         chosen |= {each.cell.name: each for each in named}
     return [each for each in campaign.cells if not patterns or each.cell.name in chosen]
 

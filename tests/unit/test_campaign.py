@@ -270,9 +270,20 @@ def test_cells_of_unlike_machines_are_said_not_to_be_compared(
 
 def test_unknown_cells_are_refused(program: Program) -> None:
     (program.folder / "c.toml").write_text(SMALL + "[grid]\nseed = [0]\n")
-    code, _, error = program.run("campaign", "c.toml", "--only", "seed 9")
-    assert code == 2
-    assert "--only seed 9: no such cell; allowed: a name or the beginning of a key: seed 0" in error
+    for wrong, said in (
+        (
+            ("--only", "seed 9"),
+            "--only 'seed 9' names no cell; did you mean 'seed 0'? allowed: a name such as 'seed 0'",
+        ),
+        (("--only", "eed"), "--only 'eed' names no cell; did you mean '*eed*'? allowed: a name"),
+        (
+            ("--redo", "faild"),
+            "--redo 'faild' names no cell; did you mean 'failed'? allowed: failed, undecided, a name",
+        ),
+    ):
+        for more in ((), ("--list",)):
+            code, _, error = program.run("campaign", "c.toml", *wrong, *more)
+            assert (code, said in error) == (2, True), error
 
 
 def test_undecided_cells_end_as_the_option_says(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
