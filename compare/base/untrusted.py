@@ -1,5 +1,6 @@
 """Reading files that anybody may have written: bounded in bytes, values, digits and depth before they cost anything."""
 
+import codecs
 import json
 import math
 import os
@@ -78,8 +79,10 @@ def parse(data: bytes, allowed: str = "a JSON object") -> Any:
             data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer
         )
     except UnicodeDecodeError as error:
-        raise Refused(f"is not UTF-8 (byte {error.start}); allowed: {allowed}") from None
+        raise Refused(f"is no text file: byte {error.start} is not UTF-8; allowed: {allowed}") from None
     except json.JSONDecodeError as error:
+        if not data.removeprefix(codecs.BOM_UTF8).lstrip().startswith((b"{", b"[")):
+            raise Refused(f"is no JSON file; allowed: {allowed}") from None
         place = f"line {error.lineno}, column {error.colno}"
         reason = f"{error.msg.removesuffix(' at')} at {place}"
         raise Refused(f"is not complete, valid JSON: {reason}; allowed: {allowed}") from None

@@ -29,26 +29,30 @@ class Entry(NamedTuple):
     summary: str
     is_prepared: bool = False
     """Whether the function prepares a comparison, which `prepared_run` executes."""
+    example: str = ""
+    """Arguments for a command that needs some."""
 
+
+_BUNDLE = "benchmarks/h200/resnet50-bfloat16.zip"
 
 COMMANDS = {
     "compare": Entry("compare", "Train, certify and time contenders.", is_prepared=True),
     "explain": Entry("explain", "Show why one contender is slower.", is_prepared=True),
     "agree": Entry("agree", "Prove that contenders compute the same thing.", is_prepared=True),
     "map": Entry("map", "Match the layers of your own pair."),
-    "report": Entry("report", "Show stored results, or write them as pages and tables."),
+    "report": Entry("report", "Show stored results, or write them as pages and tables.", example=_BUNDLE),
     "selftest": Entry("selftest", "Prove that samestep measures correctly on this machine."),
     "fit": Entry("fit", "Find the largest batch that fits into memory."),
     "scale": Entry("scale", "Compare contenders on more and more devices."),
     "tune": Entry("tune", "Search the fastest knobs of each backend."),
     "ladder": Entry("ladder", "Climb from the tutorial's form to the best known one."),
-    "campaign": Entry("campaign", "Run the comparisons of a file."),
-    "launch": Entry("launch", "Run one comparison on several machines."),
-    "reproduce": Entry("reproduce", "Repeat the run of a stored result."),
+    "campaign": Entry("campaign", "Run the comparisons of a file.", example="examples/campaign.toml"),
+    "launch": Entry("launch", "Run one comparison on several machines.", example="--nodes 2 -- compare"),
+    "reproduce": Entry("reproduce", "Repeat the run of a stored result.", example=_BUNDLE),
     "diff": Entry("diff", "Find what became slower or larger between two results."),
-    "bundle": Entry("bundle", "Pack results and all that they need into one zip file."),
-    "verify": Entry("verify", "Check a bundle or a result offline."),
-    "cache": Entry("cache", "List or delete what samestep keeps from run to run."),
+    "bundle": Entry("bundle", "Pack results and all that they need into one zip file.", example="samestep-out/*"),
+    "verify": Entry("verify", "Check a bundle or a result offline.", example=_BUNDLE),
+    "cache": Entry("cache", "List or delete what samestep keeps from run to run.", example="list"),
     "workloads": Entry("lists", "List what can be trained."),
     "knobs": Entry("lists", "List the knobs, and the tunings made of them."),
     "env": Entry("lists", "Print this machine's packages, devices and variables."),
@@ -82,6 +86,8 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
+            if type(error).__name__ == "MissingParameter" and (said := _describe_missing(error)):
+                raise Refused(said) from error
             allowed = next((words for kind, words in _NUMBERS.items() if f"valid {kind}" in error.message), None)
             if allowed is None or error.param is None:
                 raise
@@ -94,6 +100,13 @@ class _Commands(TyperGroup):
             if type(error).__name__ != "NoSuchOption" or not others:
                 raise
             raise Refused(f"No such option: {flag}; the option belongs to {', '.join(others)}") from error
+
+
+def _describe_missing(error: Any) -> str | None:
+    """Return a sentence with an example for a command without its argument, None if there is none."""
+    name, metavar = error.ctx.info_name, error.param.metavar
+    example = COMMANDS[name].example if name in COMMANDS else ""
+    return f"samestep {name} needs {metavar}; for example: samestep {name} {example}" if example else None
 
 
 def _describe_number(parameter: Any, words: str) -> str:

@@ -328,6 +328,15 @@ def test_what_is_no_option_or_lacks_its_value_is_refused(program: Program, argum
 
 
 @pytest.mark.usefixtures("no_process")
+@pytest.mark.parametrize("command", ["report", "bundle", "verify", "reproduce", "campaign", "launch", "cache"])
+def test_a_command_without_its_argument_says_what_it_needs_with_an_example(program: Program, command: str) -> None:
+    code, out, error = program.run(command)
+    assert (code, out) == (2, "")
+    assert f"samestep: samestep {command} needs " in error
+    assert f"; for example: samestep {command} " in error
+
+
+@pytest.mark.usefixtures("no_process")
 def test_help_version_workloads_and_nothing(program: Program) -> None:
     assert program.run("--version") == (0, f"samestep {__version__}\n", "")
     code, out, _ = program.run("--help")

@@ -163,6 +163,7 @@ REFUSALS = [
     (["newer.json", "--html", "r.html"], "was written by a newer samestep (schema_version 2; this one reads up to 1)"),
     (["broken.json"], "broken.json: is not complete, valid JSON"),
     (["cut.json"], "cut.json: is not complete, valid JSON: Unterminated string starting at line 1, column 8"),
+    (["notes.txt"], "notes.txt: is no JSON file; allowed: a result.json, its folder, or a bundle"),
     (["nan.json"], "nan.json: holds the literal NaN, which is no JSON"),
 ]
 
@@ -180,6 +181,7 @@ def test_what_cannot_be_reported_is_refused_and_nothing_is_written(
     (program.folder / "mine.json").write_text(text)
     (program.folder / "newer.json").write_text(json.dumps({**json.loads(text), "schema_version": 2}))
     (program.folder / "broken.json").write_text(text[: len(text) // 2])
+    (program.folder / "notes.txt").write_text("Results of today")
     (program.folder / "cut.json").write_text('{"id": "a')
     (program.folder / "nan.json").write_text(text.replace('"steady": true', '"steady": NaN', 1))
     assert said in _refused(program, *arguments)

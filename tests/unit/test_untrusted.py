@@ -18,7 +18,7 @@ _HOSTILE = {
     "empty": (b"", "is empty"),
     "truncated": (_TEXT[:-40].encode(), "not complete, valid JSON"),
     "two objects": ((_TEXT + _TEXT).encode(), "not complete, valid JSON: Extra data"),
-    "two byte order marks": (b"\xef\xbb\xbf" * 2 + _TEXT.encode(), "not complete, valid JSON"),
+    "two byte order marks": (b"\xef\xbb\xbf" * 2 + _TEXT.encode(), "is no JSON file"),
     "UTF-16": (_TEXT.encode("utf-16"), "not UTF-8"),
     "not UTF-8": (_TEXT.replace("digits-cnn", "\xff").encode("latin-1"), "not UTF-8"),
     "NaN": (_TEXT.replace("12.34", "NaN").encode(), "the literal NaN"),
