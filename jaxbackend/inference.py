@@ -100,9 +100,13 @@ class InferenceSession:
 
     def wait(self) -> None:
         """See `compare.base.interface.Session`."""
-        newest = self._answers.newest if self._buffers is None else self._buffers.answers
-        if newest is not None:
-            newest.block_until_ready()
+        newest: Any = self._answers.newest if self._buffers is None else self._buffers.answers  # no stub of is_ready
+        if newest is None:
+            return
+        # `block_until_ready` sleeps, and waking up costs a short request 0.07 ms. torch's synchronisation spins, too.
+        while self._device.platform != "cpu" and not newest.is_ready():
+            pass
+        newest.block_until_ready()
 
     def losses(self) -> Array:
         """See `compare.base.interface.Session`."""
