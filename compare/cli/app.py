@@ -47,10 +47,12 @@ COMMANDS = {
     "tune": Entry("tune", "Search the fastest knobs of each backend."),
     "ladder": Entry("ladder", "Climb from the tutorial's form to the best known one."),
     "campaign": Entry("campaign", "Run the comparisons of a file.", example="examples/campaign.toml"),
-    "launch": Entry("launch", "Run one comparison on several machines.", example="--nodes 2 -- compare"),
+    "launch": Entry("launch", "Run one comparison on several machines.", example="--slurm --nodes 2 -- compare"),
     "reproduce": Entry("reproduce", "Repeat the run of a stored result.", example=_BUNDLE),
     "diff": Entry("diff", "Find what became slower or larger between two results."),
-    "bundle": Entry("bundle", "Pack results and all that they need into one zip file.", example="samestep-out/*"),
+    "bundle": Entry(
+        "bundle", "Pack results and all that they need into one zip file.", example="samestep-out/* --out results.zip"
+    ),
     "verify": Entry("verify", "Check a bundle or a result offline.", example=_BUNDLE),
     "cache": Entry("cache", "List or delete what samestep keeps from run to run.", example="list"),
     "workloads": Entry("lists", "List what can be trained."),
@@ -103,10 +105,11 @@ class _Commands(TyperGroup):
 
 
 def _describe_missing(error: Any) -> str | None:
-    """Return a sentence with an example for a command without its argument, None if there is none."""
-    name, metavar = error.ctx.info_name, error.param.metavar
+    """Return a sentence with an example for a command that lacks an argument or option, or None without an example."""
+    name, parameter = error.ctx.info_name, error.param
     example = COMMANDS[name].example if name in COMMANDS else ""
-    return f"samestep {name} needs {metavar}; for example: samestep {name} {example}" if example else None
+    missing = parameter.metavar if parameter.param_type_name == "argument" else parameter.opts[0]
+    return f"samestep {name} needs {missing}; for example: samestep {name} {example}" if example else None
 
 
 def _describe_number(parameter: Any, words: str) -> str:

@@ -149,7 +149,7 @@ def _write(whole: Campaign, states: Mapping[str, CellState], folder: Path, comma
 
 
 def _forget(chosen: Sequence[CampaignCell], named: Collection[str], states: Collection[str], store: CellStore) -> None:
-    """Delete from the store finished cells that are named, or whose state is one of some. They run again."""
+    """Delete finished cells with one of these names or states from the store. They run again."""
     for each in chosen:
         is_again = each.cell.name in named
         if not is_again and (state := store.find(each.cell)) is not None:

@@ -184,7 +184,10 @@ def find_file(path: Path) -> Path:
         raise Refused(f"{path} holds no {FILE_NAME}, but a bundle: {bundles[-1]}")
     if not below:
         return file
-    raise Refused(f"{path} holds no {FILE_NAME}, but {len(below)} of its folders do; the newest is {below[-1].parent}")
+    newest = below[-1].parent
+    if len(below) == 1:
+        raise Refused(f"{path} holds no {FILE_NAME}, but its folder {newest} does")
+    raise Refused(f"{path} holds no {FILE_NAME}, but {len(below)} of its folders do; the newest is {newest}")
 
 
 def read(path: Path) -> Result:

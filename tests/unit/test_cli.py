@@ -337,6 +337,13 @@ def test_a_command_without_its_argument_says_what_it_needs_with_an_example(progr
 
 
 @pytest.mark.usefixtures("no_process")
+def test_a_command_without_a_needed_option_names_it(program: Program) -> None:
+    code, out, error = program.run("bundle", "result.json")
+    assert (code, out) == (2, "")
+    assert "samestep bundle needs --out; for example: samestep bundle samestep-out/* --out " in error
+
+
+@pytest.mark.usefixtures("no_process")
 def test_help_version_workloads_and_nothing(program: Program) -> None:
     assert program.run("--version") == (0, f"samestep {__version__}\n", "")
     code, out, _ = program.run("--help")

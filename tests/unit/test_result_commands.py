@@ -188,6 +188,10 @@ def test_a_folder_of_results_names_the_newest_one(program: Program, command: tup
     code, out, error = program.run(command[0], *command[1:], "runs")
     assert (code, out) == (2, "")
     assert error == "samestep: runs holds no result.json, but 2 of its folders do; the newest is runs/first\n"
+    (program.folder / "single" / "only").mkdir(parents=True)
+    (program.folder / "single" / "only" / "result.json").touch()
+    _, _, error = program.run("report", "single")
+    assert error == "samestep: single holds no result.json, but its folder single/only does\n"
     (program.folder / "ladder").mkdir()
     (program.folder / "runs").rename(program.folder / "ladder" / "rungs")
     _, _, error = program.run("report", "ladder")
