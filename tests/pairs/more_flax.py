@@ -41,9 +41,9 @@ class Words(nn.Module):
         self.embed, self.hidden = nn.Embed(10, 8), nn.Dense(8)
         self.decoder = self.embed.attend if self.tied else nn.Dense(10, use_bias=False)
 
-    def __call__(self, words: jax.Array) -> jax.Array:
+    def __call__(self, words: jax.Array, x: jax.Array) -> jax.Array:
         """Return scores."""
-        return self.decoder(jnp.tanh(self.hidden(self.embed(words))))
+        return self.decoder(jnp.tanh(self.hidden(self.embed(words) + x)))
 
 
 def words(tied: bool = True) -> nn.Module:

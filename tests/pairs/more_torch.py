@@ -37,9 +37,9 @@ class Words(nn.Module):
         if tied:
             self.decoder.weight = self.embed.weight
 
-    def forward(self, words: torch.Tensor) -> torch.Tensor:
+    def forward(self, words: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Return scores."""
-        return self.decoder(torch.tanh(self.hidden(self.embed(words))))
+        return self.decoder(torch.tanh(self.hidden(self.embed(words) + x)))
 
 
 def words(tied: bool = True) -> nn.Module:

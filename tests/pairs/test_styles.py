@@ -103,11 +103,19 @@ MORE = (
     more("twice_tied", "--model-args tied=false"),
     more("twice_tied", "--model-args jax.tied=false", 2, "torch uses the weights of middle.first at 2 places"),
     more("twice_tied", "--model-args torch.tied=false", 2, "flax uses the weights of TwiceTied_0/Conv_0 at 2 places"),
-    more("words", "--input words=int:10"),
-    more("words", "--input words=int:10 --model-args tied=false"),
-    more("words", "--input words=int:10 --model-args jax.tied=false", 2, "torch uses the weights of embed at 2 places"),
+    more("words", "--input words=int:10 --input x=8"),
+    more("words", "--input words=int:10 --input x=8 --model-args tied=false"),
     more(
-        "words", "--input words=int:10 --model-args torch.tied=false", 2, "flax uses the weights of embed at 2 places"
+        "words",
+        "--input words=int:10 --input x=8 --model-args jax.tied=false",
+        2,
+        "torch uses the weights of embed at 2 places",
+    ),
+    more(
+        "words",
+        "--input words=int:10 --input x=8 --model-args torch.tied=false",
+        2,
+        "flax uses the weights of embed at 2 places",
     ),
     more("root_norm"),
     more("flax_norm", torch="root_norm"),
