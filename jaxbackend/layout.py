@@ -23,7 +23,7 @@ class Leaf:
     Attributes:
         name: the neutral name.
         shape: the neutral shape.
-        turned: whether it is a transposed convolution's kernel [H, W, inputs, outputs], turned round in its plane.
+        turned: whether it is a transposed convolution's kernel [..., inputs, outputs], turned round in its plane.
         orders: the indices of each axis in neutral order, empty where they are in it. They are for the last axes.
     """
 
@@ -35,7 +35,7 @@ class Leaf:
     def to_neutral(self, array: Any) -> Any:
         """Return an array in the variable's own layout in neutral layout."""
         if self.turned:
-            array = array[::-1, ::-1].swapaxes(2, 3)
+            array = _turn(array)
         array = array.reshape(self.shape)
         for axis, order in enumerate(self.orders, -len(self.orders)):
             if order:
@@ -48,8 +48,13 @@ class Leaf:
             if order:
                 array = array.take(np.argsort(order), axis=axis)
         if self.turned:
-            array = array[::-1, ::-1].swapaxes(2, 3)
+            array = _turn(array)
         return array.reshape(shape)
+
+
+def _turn(kernel: Any) -> Any:
+    """Return a transposed convolution's kernel turned round in its plane, with inputs and outputs swapped."""
+    return kernel[(slice(None, None, -1),) * (kernel.ndim - 2)].swapaxes(-2, -1)
 
 
 Leaves = Mapping[tuple[Any, ...], Leaf]

@@ -48,7 +48,7 @@ def variable(module: Any, kind: str, attribute: str, shape: Sequence[int]) -> tu
         sizes = shape if attribute == "bias" else (math.prod(shape[: len(shape) - made]), *shape[len(shape) - made :])
         return attribute, (*sizes[: len(sizes) - made], math.prod(sizes[len(sizes) - made :])), False
     if role(module) == "transposed-convolution" and attribute == "kernel" and not module.transpose_kernel:
-        return attribute, (*shape[:2], shape[3], shape[2]), True
+        return attribute, (*shape[:-2], shape[-1], shape[-2]), True
     if kind != "parameters" and attribute in VARIABLES:
         return attribute, shape, False
     longer = tuple(size for size in shape if size != 1)

@@ -162,13 +162,18 @@ def _float32_rounding(a: Arrays, b: Arrays, names: Sequence[str]) -> str | None:
     if not is_output or first not in b or a[first].shape != b[first].shape:
         return None
     error = float(np.linalg.norm(a[first] - b[first]) / (np.linalg.norm(a[first]) or 1.0))
-    if not _FLOAT32[0] < error < _FLOAT32[1]:
+    if not is_float32_rounding(error):
         return None
     layer = first.removeprefix("step1/").removeprefix("activation/").removesuffix(".input")
     return (
         f"{'the input of ' if first.endswith('.input') else ''}{layer} is the first to differ, and by no more than "
         "float32 rounds: a constant, a table or a cast in float32"
     )
+
+
+def is_float32_rounding(error: float) -> bool:
+    """Tell whether a relative error in float64 is that of values which one side has in float32."""
+    return _FLOAT32[0] < error < _FLOAT32[1]
 
 
 def _first_layer(a: Arrays, names: Sequence[str]) -> str | None:

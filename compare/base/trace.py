@@ -72,7 +72,7 @@ class Variable:
             stands for all axes.
         axes: the variable's own axes in neutral order. Empty: the kind of its module tells them.
         use: `scale` or `bias` of a variable of no known layer that multiplies or is added, else empty.
-        moment: a number that grows with the time of its first use in the pass, 0 if that is unknown.
+        moment: a number that grows with the time of its first use with data, 0 if that is unknown.
     """
 
     own: str
@@ -151,6 +151,7 @@ class Trace:
         notes: what a reader should know: the factory printed, imported the other framework, ...
         constants: own names of buffers that the pass has not changed.
         outputs: shape of every output by its name or place in the result, in the framework's own order of axes.
+        reused: own names of parameters that functions outside of their layer use, too.
     """
 
     framework: str
@@ -164,6 +165,7 @@ class Trace:
     notes: tuple[str, ...] = ()
     outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     constants: tuple[str, ...] = ()
+    reused: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON types. `from_json` is the inverse."""
@@ -175,7 +177,7 @@ def from_json(values: Mapping[str, Any]) -> Trace:
     made = dict(values)
     made |= {key: tuple(values[key]) for key in ("output", "after", "between", "unused", "dropout", "notes")}
     made["outputs"] = {name: tuple(shape) for name, shape in values.get("outputs", {}).items()}
-    made["constants"] = tuple(values.get("constants", ()))
+    made |= {key: tuple(values.get(key, ())) for key in ("constants", "reused")}
     made["layers"] = tuple(_layer(each) for each in values["layers"])
     return Trace(**made)
 

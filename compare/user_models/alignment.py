@@ -2,7 +2,7 @@
 
 Two layers match if their roles and variable shapes are equal and they come after the same matched layers. The order in
 which branches run does not matter. If several layers fit, the layers behind them decide, then their settings, and then
-the activations behind them. Names never decide.
+the activations behind them. Names decide last.
 """
 
 import re
@@ -124,6 +124,20 @@ def _role(layer: Layer) -> str:
     return "dense" if pointwise else layer.role
 
 
+def _match_by_name(torch: Sequence[str], jax: Sequence[str]) -> dict[str, str]:
+    """Match layers whose last names are equal, or whose paths differ in numbers alone that grow on both sides.
+
+    Return no pairs if some layer has no such partner.
+    """
+    leaves = [{re.split(r"[./]", path)[-1].lower(): path for path in side} for side in (torch, jax)]
+    if leaves[0].keys() == leaves[1].keys() and len(leaves[0]) == len(torch) == len(jax):
+        return {path: leaves[1][leaf] for leaf, path in leaves[0].items()}
+    numbers = [[list(map(int, re.findall(r"\d+", path))) for path in side] for side in (torch, jax)]
+    patterns = [{re.sub(r"\d+", "", path) for path in side} for side in (torch, jax)]
+    is_numbered = all(each == sorted(each) for each in numbers) and all(len(each) == 1 for each in patterns)
+    return dict(zip(torch, jax, strict=True)) if is_numbered and len(torch) == len(jax) else {}
+
+
 _ATTENTION_PARTS = {
     **dict.fromkeys(("q", "wq", "query", "queries"), "query"),
     **dict.fromkeys(("k", "wk", "key", "keys"), "key"),
@@ -212,7 +226,8 @@ def _split_by_labels(torch: list[str], jax: list[str], labels: Sequence[Labels],
     if len(torch) == len(jax) == 1:
         return {torch[0]: jax[0]}, []
     if level == len(labels[0][torch[0]]):
-        return {}, [(tuple(torch), tuple(jax))]
+        pairs = _match_by_name(torch, jax)
+        return pairs, [] if pairs else [(tuple(torch), tuple(jax))]
     groups = defaultdict[Hashable, tuple[list[str], list[str]]](lambda: ([], []))
     for side, paths in enumerate((torch, jax)):
         for path in paths:

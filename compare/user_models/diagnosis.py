@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from compare.base.trace import BY_A_FUNCTION, FACTOR, Layer, name_factor
@@ -94,9 +94,19 @@ def advise(torch: Layer, jax: Layer) -> list[Advice]:
 
 def find_differences(matching: Matching) -> list[Difference]:
     """Return all matched layers with different settings in torch's execution order, harmless ones included."""
-    layers = [Difference(t.path, j.path, tuple(list_settings(t, j)), tuple(advise(t, j))) for t, j in matching.layers]
+    pairs = _drop_outer_functions(matching)
+    layers = [Difference(t.path, j.path, tuple(list_settings(t, j)), tuple(advise(t, j))) for t, j in pairs]
     rows, advice = (_functions_row(*matching.ends),), tuple(_advise_on_functions(*matching.ends))
     return [each for each in (*layers, Difference("logits", "logits", rows, advice)) if each.advice]
+
+
+def _drop_outer_functions(matching: Matching) -> Iterator[tuple[Layer, Layer]]:
+    """Yield matched layers. Free parameters in modules around different layers have no functions before them."""
+    partners = {j.path: t.path for t, j in matching.layers}
+    for torch, jax in matching.layers:
+        is_alike = set(torch.after) == {partners.get(path, path) for path in jax.after}
+        is_free = torch.role == jax.role == "parameters"
+        yield (replace(torch, between=()), replace(jax, between=())) if is_free and not is_alike else (torch, jax)
 
 
 def _format(layer: Layer, name: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 from compare.agreement.allowances import RUNNING_VARIANCE, find_rows
 from compare.agreement.certificate import Certificate
+from compare.agreement.likely_causes import is_float32_rounding
 from compare.base.commands import UserFiles
 from compare.base.trace import Trace
 from compare.user_models import diagnosis
@@ -13,6 +14,11 @@ from compare.user_models.diagnosis import BETWEEN, Advice, Difference
 from compare.user_models.matching import Matching
 
 _LAYERS_SHOWN = 3
+_CAST = (
+    "computes in float32 on one side: a cast or a table in it; equal with "
+    "x.astype(jnp.promote_types(x.dtype, jnp.float32)) in flax instead of x.astype(jnp.float32), or "
+    "x.to(torch.promote_types(x.dtype, torch.float32)) in torch instead of x.float()"
+)
 _SEEN_ALONE = ("kernel", "stride", "padding", "dilation", "groups", "output_padding")
 """Settings whose effect shows in a layer's output alone."""
 
@@ -71,7 +77,8 @@ class Pairing:
         if certificate.passed or self.is_alone:
             return replace(certificate, notes=(*self.matching.remarks, *certificate.notes))
         here, before = self._find_differences(certificate)
-        cause = here[0].advice[0].cause if here else self._blame_layer(certificate) or certificate.cause
+        blamed = None if here else self._blame_cast(certificate) or self._blame_layer(certificate)
+        cause = here[0].advice[0].cause if here else blamed or certificate.cause
         repairs = list[str]()
         notes = [line for difference in here or before[-1:] for line in _write_settings(difference)]
         notes += [] if here else self._name_functions(certificate.tensor or "")
@@ -145,6 +152,16 @@ class Pairing:
         ]
         before = [differences[path] for number, path in ordered if number < failed]
         return here, [difference for difference in before if not difference.is_harmless]
+
+    def _blame_cast(self, certificate: Certificate) -> str | None:
+        """Return that the first failed layer, or one right before it, differs alone as little as float32 rounds."""
+        number = _layer_number(certificate.tensor or "", self._number_layers())
+        if number == len(self.matching.layers):
+            return None
+        layer, _ = self.matching.layers[number]
+        errors = {path: self.different.get(path) or 0.0 for path in (layer.path, *layer.after)}
+        path = next((path for path, error in errors.items() if is_float32_rounding(error)), None)
+        return None if path is None else f"{path} {_CAST}"
 
     def _blame_layer(self, certificate: Certificate) -> str | None:
         """Return that the first failed layer differs alone, although its settings are equal. None for other tensors."""

@@ -15,6 +15,7 @@ from compare.user_models.alignment import (
     find_matching_shape,
     split_call,
 )
+from compare.user_models.weights_map import list_variables
 
 _WIDTH = 100
 _ROWS_BEFORE, _ROWS_AFTER = 8, 16
@@ -51,7 +52,8 @@ def explain(torch: Trace, jax: Trace, alignment: Alignment, mapped: int) -> str:
         rows = _align_rows(*(side[:_LAYERS_COMPARED] for side in sides))
         rows[0] = _add_own_layer(rows[0], rest, left)
         problem, remedy = _explain_difference(rows)
-        remedy = _explain_loop(left) or _explain_frozen(torch, left) or remedy
+        tie = _explain_second_call(rows[0], before) or _explain_tie((torch, jax), (rest, left))
+        remedy = _explain_loop(left) or _explain_frozen(torch, left) or tie or remedy
     count = "1 layer matches before" if len(before) == 1 else f"{len(before) or 'no'} layers match before"
     variables = f" (variables named in the weights map: {mapped})" if mapped else ""
     table = _excerpt(("torch", jax.framework), before, rows)
@@ -81,6 +83,67 @@ def _explain_frozen(torch: Trace, layers: Iterable[Layer]) -> str | None:
     )
 
 
+def _explain_second_call(row: Row, before: Sequence[tuple[Layer, Layer]]) -> str | None:
+    """Say what to do about a layer that one side calls again, where the other has one of its own."""
+    _, torch, jax = row
+    if torch is None or jax is None or torch.role != jax.role:
+        return None
+    paths, partners = [split_call(layer.path) for layer in (torch, jax)], {t.path: j.path for t, j in before}
+    (first, call), (flax_first, flax_call) = paths
+    if bool(call) == bool(flax_call):
+        return None
+    if call:
+        again = f"call {partners[first]} there again" if first in partners else "call one layer twice"
+        return (
+            f"settle it: torch uses the weights of {first} at {call} places, and flax has others in {flax_first}; "
+            f"in flax {again}, or in torch call a copy.deepcopy of {first} there, made in __init__"
+        )
+    first = next((t for t, j in partners.items() if j == flax_first), "one layer")
+    return (
+        f"settle it: flax uses the weights of {flax_first} at {flax_call} places, and torch has others in "
+        f"{paths[0][0]}; in torch call {first} there again, or in flax make a second layer"
+    )
+
+
+def _explain_shared_layer(group: Group, torch: Trace, jax: Trace) -> str | None:
+    """Say what to do if one side calls the only layer of a group again, and the other has one for each call."""
+    sides = ("torch", torch, group[0], "flax", group[1]), ("flax", jax, group[1], "torch", group[0])
+    for side, trace, paths, other, others in sides:
+        calls = sum(split_call(layer.path)[0] == paths[0] for layer in trace.layers)
+        if len(paths) == 1 and calls == len(others):
+            return (
+                f"settle it: {side} uses the weights of {paths[0]} at {calls} places, and {other} has others in "
+                f"{join_paths(others)}; in {other} call {others[0]} there each time, or in {side} make {calls} layers"
+            )
+    return None
+
+
+def _explain_tie(traces: tuple[Trace, Trace], rest: tuple[Sequence[Layer], Sequence[Layer]]) -> str | None:
+    """Say what to do about a weight that functions of one side use again, where the other has a layer of its own."""
+    shared = [
+        {name: sorted(owner.variable.shape) for name, owner in list_variables(trace).items() if name in trace.reused}
+        for trace in traces
+    ]
+    cures = (
+        "in flax use the first weights again, as embed.attend(x) does, or in torch use "
+        "nn.Parameter(model.{}.detach().clone()) there",
+        "in torch use the first weights again, as decoder.weight = embed.weight does, or in flax use a layer there",
+    )
+    for side, other, weights, others, left, cure in (
+        ("torch", "flax", *shared, rest[1], cures[0]),
+        ("flax", "torch", *reversed(shared), rest[0], cures[1]),
+    ):
+        for name, shape in weights.items():
+            apart = [each.own for layer in left for each in layer.variables if sorted(each.shape) == shape]
+            if apart and shape not in others.values():
+                place = name.removeprefix("params/").replace(".", "/").rpartition("/")[0].replace("/", ".") or name
+                return (
+                    f"settle it: {side} uses the weights of {place} at 2 places, and {other} has others in {apart[0]}; "
+                    + cure.format(name)
+                )
+    return None
+
+
 def join_choices(names: Sequence[str]) -> str:
     """Return `a`, `a or b`, `a, b or c`."""
     return " or ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
@@ -101,12 +164,13 @@ def _explain_ambiguous(group: Group, torch: Trace, jax: Trace) -> tuple[str, str
     else:
         counts = f"{len(torch_layers)} in torch, {len(jax_layers)} in flax"
         reason = f"{counts}, and neither shapes nor the layers behind tell which is missing"
+    remedy = _explain_shared_layer(group, torch, jax) or _suggest_map(torch_layers, jax_layers)
     problem = (
         f"ambiguous: torch's {', '.join(group[0])} and flax's {', '.join(group[1])} are of the same kind and come "
         f"after the same layers: {reason}"
     )
     rows: list[Row] = [("?", t, j) for t, j in zip_longest(torch_layers, jax_layers)]
-    return problem, _suggest_map(torch_layers, jax_layers), rows
+    return problem, remedy, rows
 
 
 def _suggest_map(torch: Sequence[Layer], jax: Sequence[Layer]) -> str:

@@ -36,8 +36,8 @@ def find_norm(flow: Flow, call: int, variables: Sequence[tuple[Variable, int]], 
         return None
     role = NORMS[axes]
     settings: dict[str, Any] = {} if roots[0] is None else {"epsilon": float(f"{roots[0]:.7g}")}
-    if role == "group-norm":
-        settings["groups"] = channels if axes == frozenset("S") else 1
+    if axes == frozenset("S"):
+        settings["groups"] = channels
     if role == "batch-norm":
         settings["statistics"] = "batch"
         factors = [

@@ -25,6 +25,7 @@ ENTERED, LEFT = "samestep entered ", "samestep left "
 
 IMAGES_ORIGIN = -1
 
+_MOST_INPUTS = 1000  # of a function
 _USES = {"mul": "scale", "add": "bias", "add_any": "bias", "sub": "bias", "div": "scale"}
 _ARITHMETIC = ("sqrt", "rsqrt", "mul", "div", "add", "sub", "integer_pow", "pow", "convert_element_type")
 _DRAWS = ("random_bits", "random_fold_in", "random_split", "threefry2x32", "rng_bit_generator")
@@ -40,6 +41,8 @@ class Reach:
         inside: the number of the call that computes the value, None outside of calls.
         elements: the order of its elements.
         constant: its number, if it is one that comes from no data.
+        form: `square`, or `variance` for what is left of a value without a square, else empty.
+        sources: the numbers of the parameters that the value comes from, as long as it comes from no data.
     """
 
     origins: frozenset[int] = frozenset()
@@ -47,6 +50,8 @@ class Reach:
     inside: int | None = None
     elements: Elements = field(default=NOTHING, compare=False)
     constant: float | None = field(default=None, compare=False)
+    form: str = field(default="", compare=False)
+    sources: frozenset[int] = field(default=frozenset(), compare=False)
 
 
 @dataclass
@@ -64,7 +69,8 @@ class Flow:
         reductions: the neutral axes of each reduction inside a call: N for the batch, S for positions, C for channels.
         roots: the constant that is added before each square root inside a call, None where there is none.
         uses: `scale` or `bias` by the number of a parameter that multiplies or is added.
-        moments: the moment of the first use by the number of a parameter.
+        moments: the moment of the first use with data by the number of a parameter.
+        users: the numbers of the calls that use a parameter with data, None outside of calls, by its number.
         left: the reach of a call's result inside of it, by the call's number.
         factors: by the number of a parameter or buffer, the constant that multiplies it.
         looped: the numbers of calls within a loop of the program.
@@ -84,6 +90,7 @@ class Flow:
     roots: dict[int, list[float | None]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[int, str] = field(default_factory=dict)
     moments: dict[int, int] = field(default_factory=dict)
+    users: dict[int, set[int | None]] = field(default_factory=lambda: defaultdict(set))
     left: dict[int, Reach] = field(default_factory=dict)
     factors: dict[int, float] = field(default_factory=dict)
     looped: set[int] = field(default_factory=set)
@@ -96,7 +103,10 @@ def follow(program: Any, inputs: int = 1) -> Flow:
     bindings, kinds = Bindings(), [variable.aval for variable in program.jaxpr.invars]
     while True:
         walker = _Walker(bindings)
-        reaches = [Reach(elements=_number_elements(number, kind)) for number, kind in enumerate(kinds[:-inputs])]
+        reaches = [
+            Reach(elements=_number_elements(number, kind), sources=frozenset({number}))
+            for number, kind in enumerate(kinds[:-inputs])
+        ]
         for kind in kinds[-inputs:]:
             order = own_order(kind.shape) if kind.shape else None
             reaches.append(Reach(frozenset({IMAGES_ORIGIN}), elements=Elements(order)))
@@ -151,15 +161,19 @@ class _Walker:
             results = self.walk(inner, [replace(reach, elements=NOTHING) for reach in inputs])  # of another shape
             self._loops -= 1
             return results
-        for parameter in (reach.elements.parameter for reach in inputs):
-            if parameter is not None:
-                self.flow.moments.setdefault(parameter, self._moment)
         joined = _union(inputs)
+        for place, reach in enumerate(inputs if joined.origins else ()):
+            for parameter in reach.sources:
+                self.flow.moments.setdefault(parameter, self._moment * _MOST_INPUTS + place)
+                self.flow.users[parameter].add(joined.inside)
+        sources = frozenset[int]().union(*(() if joined.origins else (reach.sources for reach in inputs)))
         self._look_inside(joined.inside, equation)
         if (constant := _compute_constant(equation, inputs)) is not None:
             return [Reach(constant=constant)]
         factor = next((reach.constant for reach in inputs[1 if kind == "div" else 0 :] if not reach.origins), None)
         word = word or primitive_names.primitive_name(equation, factor)
+        if kind == "max" and any(reach.form == "variance" for reach in inputs):
+            word = None  # a norm keeps rounding from making E[x^2] - E[x]^2 negative, and that is no ReLU
         if kind == "div" and factor is None and not inputs[1].origins and inputs[0].origins:
             word = primitive_names.DIVIDED_BY_COUNTS
         since = joined.words | {(self._moment, word)} if word is not None and joined.origins else joined.words
@@ -169,7 +183,8 @@ class _Walker:
             self.flow.applied[next(iter(joined.origins))].add((self._moment, word))
         elements = self.rules.results(equation, [reach.elements for reach in inputs])
         self._note_doing(joined.inside, equation, inputs)
-        return [Reach(joined.origins, since, joined.inside, each) for each in elements]
+        form = _find_form(equation, inputs)
+        return [Reach(joined.origins, since, joined.inside, each, form=form, sources=sources) for each in elements]
 
     def _pass_mark(self, mark: str, reach: Reach) -> Reach:
         if mark.startswith(ENTERED):
@@ -219,6 +234,14 @@ class _Walker:
             shape, axes = equation.invars[1].aval.shape, equation.params["dimension_numbers"].rhs_spec[2:]
             parameters = dict(equation.params) | {"kernel": [shape[axis] for axis in axes]}
             self.flow.convolutions.setdefault(number, []).append(parameters)
+
+
+def _find_form(equation: Any, inputs: list[Reach]) -> str:
+    name, variables = equation.primitive.name, equation.invars
+    is_power = name == "square" or (name == "integer_pow" and equation.params["y"] == 2)
+    if is_power or (name == "mul" and variables[0] is variables[1]):
+        return "square"
+    return "variance" if name == "sub" and inputs[1].form == "square" else ""
 
 
 def _compute_constant(equation: Any, inputs: list[Reach]) -> float | None:

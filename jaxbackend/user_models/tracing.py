@@ -56,6 +56,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
         after=passed.paths(logits.origins),
         between=name_functions(logits),
         unused=passed.unused,
+        reused=passed.find_reused(),
         dropout=built.dropout,
         source_sha256=factories.add_source(built.source_sha256, spec.arguments.get("losses", {}).get("jax")),
         notes=(*built.notes, *_note_exactness(passed, bool(attended))),
@@ -153,6 +154,20 @@ class _Pass:
                 until_end=name_functions(left),
                 applied=name_functions(Reach(words=frozenset(self.flow.applied[number]))),
             )
+
+    def find_reused(self) -> tuple[str, ...]:
+        """Return the parameters that are also used outside their layer's own call."""
+        owners = {each.own: path for path, held in self.held.items() for each in held if each.is_parameter}
+        return tuple(
+            own
+            for own, number in self.numbers.items()
+            if len(self._find_places(number)) > 1 and roles.ROOT not in (owners.get(own), "")
+        )
+
+    def _find_places(self, number: int) -> set[str]:
+        """Return the paths of the layers that use a parameter, `ROOT` outside of layers."""
+        users = self.flow.users.get(number, ())
+        return {roles.ROOT if user is None else self.calls[user].path for user in users}
 
     def _holders(self, number: int) -> list[int]:
         """Return the numbers of the calls around a call."""

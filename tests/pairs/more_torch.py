@@ -102,19 +102,22 @@ def orders() -> nn.Module:
 class Tokens(nn.Module):
     """Two tokens of one shape that are joined in the other order of their definition."""
 
-    def __init__(self) -> None:
+    def __init__(self, early: bool) -> None:
         super().__init__()
+        self.early = early
         self.register, self.cls = (nn.Parameter(torch.randn(1, 1, 8)) for _ in range(2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return rows."""
-        cls, register = (token.expand(len(x), -1, -1) for token in (self.cls, self.register))
+        tokens = (self.register, self.cls) if self.early else (self.cls, self.register)
+        rows = [token.expand(len(x), -1, -1) for token in tokens]
+        cls, register = rows[::-1] if self.early else rows
         return torch.cat([cls, x, register], 1).cumsum(1)
 
 
-def joined_tokens() -> nn.Module:
+def joined_tokens(early: bool = False) -> nn.Module:
     """Tokens in another order."""
-    return Rows(Tokens())
+    return Rows(Tokens(early))
 
 
 class Film(nn.Module):
@@ -138,6 +141,8 @@ def film() -> nn.Module:
 
 class Fourier(nn.Module):
     """Sines and cosines of coordinates, by a table that is a buffer."""
+
+    table: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -276,6 +281,8 @@ def standard_weights() -> nn.Module:
 class Window(nn.Module):
     """Attention over a window with a table of relative positions."""
 
+    index: torch.Tensor
+
     def __init__(self, width: int = 8, heads: int = 2, size: int = 4) -> None:
         super().__init__()
         self.heads = heads
@@ -303,13 +310,14 @@ def window() -> nn.Module:
 class Rotary(nn.Module):
     """Attention with rotated queries and keys."""
 
+    angles: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(8, 8, bias=False) for _ in range(4))
         angles = torch.outer(torch.arange(16), torch.tensor([1.0, 0.25]))
         angles = torch.cat([angles, angles], -1)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        self.register_buffer("angles", angles, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return rows."""
@@ -318,7 +326,7 @@ class Rotary(nn.Module):
 
         def turn(x: torch.Tensor) -> torch.Tensor:
             a, b = x.chunk(2, -1)
-            return x * self.cos + torch.cat((-b, a), -1) * self.sin
+            return x * self.angles.cos() + torch.cat((-b, a), -1) * self.angles.sin()
 
         y = F.scaled_dot_product_attention(turn(q), turn(k), v, is_causal=True)
         return x + self.o_proj(y.transpose(1, 2).reshape(n, length, width))
@@ -363,6 +371,8 @@ def depth() -> nn.Module:
 
 class Centred(nn.Module):
     """Subtracts a moving mean of the features."""
+
+    center: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,6 +70,8 @@ class CallWatcher(TorchFunctionMode):
         self._dropped = set[int]()
         self._applied = defaultdict[frozenset[int], list[str]](list)  # functions by the layers that their data is from
         self._seen, self._elsewhere = dict[str, int](), set[str]()  # names in the order of their first use
+        self._sources = dict[int, frozenset[str]]()  # names behind a tensor that comes from no data, by its id
+        self._joined = dict[str, int]()  # names by the moment of their first use with data
         self._tensors: list[torch.Tensor] = []  # the id of a deleted tensor could go to another one
         self._origins: dict[int, _Origin] = {}
         self._nodes: dict[Any, _Origin] = {}
@@ -91,7 +93,7 @@ class CallWatcher(TorchFunctionMode):
         )
 
     def _with_orders(self, variable: Variable) -> Variable:
-        variable = replace(variable, moment=self._seen.get(variable.own, 0))
+        variable = replace(variable, moment=self._joined.get(variable.own, 0))
         axes = self._orders.axes.get(variable.own, ())
         if variable.role == "free" and len(axes) == len(variable.shape) and not variable.axes:
             return replace(variable, shape=tuple(variable.shape[axis] for axis in axes), axes=axes)
@@ -143,13 +145,17 @@ class CallWatcher(TorchFunctionMode):
         paths = {path for path, name in self._owners.values() if name in self._elsewhere}
         return frozenset(path for path in paths if (path or roles.ROOT) not in called)
 
-    def notes(self) -> list[str]:
-        """Return notes on variables that are used in two places, and on functions with an inexact gradient."""
-        twice = [
-            f"{name} is also used outside its layer's own call"
+    def find_reused(self) -> tuple[str, ...]:
+        """Return the variables that are also used outside their layer's own call."""
+        return tuple(
+            name
             for path, name in sorted(self._owners.values())
             if name in self._elsewhere and path not in self._uncalled
-        ]
+        )
+
+    def notes(self) -> list[str]:
+        """Return notes on variables that are used in two places, and on functions with an inexact gradient."""
+        twice = [f"{name} is also used outside its layer's own call" for name in self.find_reused()]
         inexact = [
             f"torch's float64 gradient of {name} is inexact ({INEXACT[name]}): the certificate uses the exact one"
             for name in dict.fromkeys(self._functions)
@@ -166,6 +172,7 @@ class CallWatcher(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         name = function_names.plain_name(func)
         results = _tensors_in(args[:1] if name == "setitem" else result)
+        self._follow_sources(inputs, results)
         if results and inputs:
             self._note_call(func, args, kwargs or {}, inputs, results)
             if name != "setitem":
@@ -248,6 +255,20 @@ class CallWatcher(TorchFunctionMode):
         for tensor in results:
             self._set(tensor, origin)
 
+    def _follow_sources(self, inputs: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> None:
+        """Note which variables meet data in a function, or which ones are behind its results."""
+        sources = [self._sources.get(id(tensor), frozenset(self._own_name(tensor))) for tensor in inputs]
+        if any(self._find_origin(tensor).layers for tensor in inputs):
+            for name in (name for names in sources for name in names):
+                self._joined.setdefault(name, 1 + len(self._joined))
+        elif any(sources):
+            for tensor in results:
+                self._tensors.append(tensor)
+                self._sources[id(tensor)] = frozenset[str]().union(*sources)
+
+    def _own_name(self, tensor: torch.Tensor) -> tuple[str, ...]:
+        return tuple(filter(None, self._owners.get(id(tensor), ("", ""))[1:]))
+
     def _note_use(self, tensor: torch.Tensor) -> None:
         path, name = self._owners.get(id(tensor), ("", ""))
         if name:
@@ -271,7 +292,10 @@ class CallWatcher(TorchFunctionMode):
             )
 
     def _before(self, path: str) -> Any:
-        is_layer = path in self._own or any(tensors(self._model.get_submodule(path)))
+        owners = {self._owners[id(tensor)][0] for _, tensor, _ in tensors(self._model.get_submodule(path))}
+        is_layer = path in self._own or bool(owners)
+        is_tied = path not in self._own and len(owners) == 1 and self._is_other_kind(path, *owners)
+        is_layer = is_layer and not is_tied  # a decoder with the weight of an embedding is a function in flax
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             with torch._C.DisableTorchFunction():
@@ -285,6 +309,10 @@ class CallWatcher(TorchFunctionMode):
                     self.layers.append(self._layer(module, path, _tensors_in((args, kwargs))))
 
         return hook
+
+    def _is_other_kind(self, path: str, owner: str) -> bool:
+        """Tell whether two modules are layers of different kinds."""
+        return len({roles.role(self._model.get_submodule(each)) for each in (path, owner)}) > 1
 
     def _layer(self, module: nn.Module, path: str, inputs: list[torch.Tensor]) -> Layer:
         call = number_call(path or roles.ROOT, [layer.path for layer in self.layers])

@@ -80,7 +80,7 @@ class Doings:
         used = [self.uses.get(each.own, "") for each in variables]
         if axes not in NORMS or sorted(used) not in (["bias", "scale"], ["scale"], ["bias"]):
             return None
-        settings = {"groups": channels if axes == frozenset("S") else 1} if "S" in axes and "N" not in axes else {}
+        settings = {"groups": channels} if axes == frozenset("S") else {}
         named = tuple(
             Variable(each.own, use, tuple(size for size in each.shape if size != 1), each.is_parameter)
             for each, use in zip(variables, used, strict=True)

@@ -75,6 +75,7 @@ def trace(spec: ModelSpec, batch_size: int) -> Trace:
             *spec.arguments.get("constants", ()),
             *(name for name in _list_buffers(model) if name not in changed),
         ),
+        reused=watcher.find_reused(),
         outputs={name: tuple(output.shape) for name, output in outputs.items()},
         after=after,
         between=between,
