@@ -125,9 +125,9 @@ def _role(layer: Layer) -> str:
 
 
 def _match_by_name(torch: Sequence[str], jax: Sequence[str]) -> dict[str, str]:
-    """Match layers whose last names are equal, or whose paths differ in numbers alone that grow on both sides.
+    """Match layers by the last names in their paths, or by the numbers if nothing else differs.
 
-    Return no pairs if some layer has no such partner.
+    Return no pairs if some layer has no such partner. Numbers must grow in execution order.
     """
     leaves = [{re.split(r"[./]", path)[-1].lower(): path for path in side} for side in (torch, jax)]
     if leaves[0].keys() == leaves[1].keys() and len(leaves[0]) == len(torch) == len(jax):

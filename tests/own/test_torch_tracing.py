@@ -152,7 +152,8 @@ def test_second_calls_own_parameters_and_shared_weights():
     assert [(each.own, each.role, each.shape) for each in of["block"].variables] == [("block.gamma", "gamma", (4,))]
     assert of["again"].after == ("block",)
     assert of["block.norm"].output == (3, 8, 8, 4)
-    assert of["head"].variables == ()
+    assert "head" not in of  # a dense layer with the weight of an embedding
+    assert found.reused == ("prototypes.weight",)
     assert found.unused == ("head.weight", "spare.weight", "spare.bias")
     assert "head.weight is the same tensor as prototypes.weight" in found.notes
     assert "block.norm is a LayerNorm2d, and its forward is not that of torch's LayerNorm" in found.notes

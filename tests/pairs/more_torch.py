@@ -264,7 +264,7 @@ def grouped() -> nn.Module:
 
 
 class Standardised(nn.Conv2d):
-    """A convolution whose weights a batch norm without parameters standardises, as timm writes it."""
+    """A convolution that standardises its weights by a batch norm, as timm does."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return images."""

@@ -108,6 +108,38 @@ def test_the_names_of_an_attention_tell_its_parts_apart() -> None:
     assert found["to_v.bias"] == "params/Value_0/bias"
 
 
+def test_equal_names_and_numbers_tell_layers_apart_if_nothing_else_does() -> None:
+    def parts(*names: str) -> list[Said]:
+        return [
+            dense("stem", (4, 4), [""]),
+            *(dense(name, (4, 4), ["stem"]) for name in names),
+            dense("fc", (4, 10), names),
+        ]
+
+    def side(*paths: str) -> Trace:
+        made = jax(*parts("a", "b", "c"))
+        chosen = dict(zip(("A_0", "B_0", "C_0"), paths, strict=True))
+        layers = [
+            replace(
+                each,
+                path=chosen.get(each.path, each.path),
+                after=tuple(chosen.get(path, path) for path in each.after),
+                variables=tuple(
+                    replace(own, own=own.own.replace(each.path, chosen.get(each.path, each.path)))
+                    for own in each.variables
+                ),
+            )
+            for each in made.layers
+        ]
+        return replace(made, layers=tuple(layers))
+
+    found = match(torch(*parts("g", "theta", "phi")), side("Block_0/theta", "Block_0/phi", "Block_0/g")).to_map()
+    assert found["phi.weight"] == "params/Block_0/phi/kernel"
+    found = match(torch(*parts("list.0", "list.1", "list.2")), side("Dense_3", "Dense_5", "Dense_11")).to_map()
+    assert found["list.2.weight"] == "params/Dense_11/kernel"
+    assert "ambiguous" in refused(torch(*parts("list.0", "list.1", "list.2")), side("Dense_3", "Dense_11", "Dense_5"))
+
+
 def test_activations_behind_them_tell_a_filter_and_its_gate_apart() -> None:
     def side(trace: Trace, **applied: str) -> Trace:
         layers = [replace(each, applied=("reshape", applied.get(each.path, "multiply"))) for each in trace.layers]

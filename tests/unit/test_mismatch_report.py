@@ -6,7 +6,19 @@ import pytest
 
 from compare.user_models.matching import match
 from tests.unit.traced_models import attention, refused, resnet, scaled, shortcut_first, without
-from tests.unit.traces import batch_norm, both, convolution, dense, flax_path, jax, parameters, renamed, torch
+from tests.unit.traces import (
+    Said,
+    again,
+    batch_norm,
+    both,
+    convolution,
+    dense,
+    flax_path,
+    jax,
+    parameters,
+    renamed,
+    torch,
+)
 
 
 def test_what_lies_ahead_tells_apart_although_something_differs_further_on() -> None:
@@ -168,3 +180,25 @@ def test_layers_in_a_loop_are_named_with_the_loop() -> None:
     assert "nn.scan" in text
     assert f"calls flax's {first.path}," in text
     assert "write the loop over the layers out" in text
+
+
+@pytest.mark.parametrize("is_torch", [True, False])
+def test_weights_that_one_side_uses_twice_are_named_with_a_cure(is_torch: bool) -> None:
+    stem, fc = convolution("stem", (3, 3, 3, 8), [""]), dense("fc", (8, 10), ["second"])
+    tied = [stem, convolution("first", (3, 3, 8, 8), ["stem"]), again("first#2", "convolution", ["first"])]
+    untied = [*tied[:2], convolution("second", (3, 3, 8, 8), ["first"])]
+    tied.append(renamed(fc, after=("first#2",)))
+    untied.append(fc)
+    a, b = (torch(*tied), jax(*untied)) if is_torch else (torch(*untied), jax(*tied))
+    words = "flax has others in Second_0; in flax call First_0" if is_torch else "others in second; in torch call first"
+    assert "uses the weights of " in refused(a, b)
+    assert f"{words} there again" in refused(a, b)
+
+
+def test_a_decoder_with_the_weights_of_an_embedding_is_named() -> None:
+    embed = Said("embed", "embedding", {"embedding": (10, 8)}, ("",))
+    a = torch(embed, dense("hidden", (8, 8), ["embed"]), reused=("embed.embedding",))
+    b = jax(embed, dense("hidden", (8, 8), ["embed"]), dense("decoder", (8, 10), ["hidden"], bias=False))
+    assert "torch uses the weights of embed at 2 places, and flax has others in params/Decoder_0/kernel" in refused(
+        a, b
+    )
