@@ -118,7 +118,7 @@ def test_equal_names_and_numbers_tell_layers_apart_if_nothing_else_does() -> Non
 
     def side(*paths: str) -> Trace:
         made = jax(*parts("a", "b", "c"))
-        chosen = dict(zip(("A_0", "B_0", "C_0"), paths, strict=True))
+        chosen: dict[str, str] = dict(zip(("A_0", "B_0", "C_0"), paths, strict=True))
         layers = [
             replace(
                 each,
