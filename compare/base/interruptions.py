@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
@@ -13,7 +14,40 @@ ENDING = (KeyboardInterrupt, SystemExit)
 REPORTED = "samestep has reported this interruption"
 """A note of an exception whose interruption has a message already."""
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+
+
+class TimeOver(KeyboardInterrupt):
+    """The time of an `end_after` block is over. Within it, this is handled as Ctrl-C is."""
+
+
+@contextmanager
+def end_after(seconds: float) -> Generator[None]:
+    """Raise TimeOver in the `with` block when it has lasted so many seconds.
+
+    Only the main thread can be interrupted so. Elsewhere this does nothing. An alarm of the caller is set again.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: object) -> None:
+        raise TimeOver
+
+    begin, handler = time.monotonic(), signal.signal(signal.SIGALRM, end)
+    outer, _ = signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST_SECONDS))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, handler)
+        if outer:
+            passed = time.monotonic() - begin
+            signal.setitimer(signal.ITIMER_REAL, max(outer - passed, _SHORTEST_SECONDS))
+
+
+_SHORTEST_SECONDS = 1e-3
+"""The shortest time to an alarm. 0 would set none."""
 
 
 class HeldSignals:

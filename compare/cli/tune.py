@@ -88,6 +88,8 @@ def tune(
         _render(found, is_screen=screen)
         if found.winner:
             typer.echo(f"\n{_write_command(found, words)}")
+            if not limits.is_for_speed:
+                typer.echo("not kept as the tuning best, which stands for the fastest")
         typer.echo(f"\ntuning file: {path}")
     raise typer.Exit(0 if screen or found.winner else exit_codes.CLAIM_FAILED)
 
@@ -111,9 +113,16 @@ def _render(found: Tuning, *, is_screen: bool) -> None:
             text = f"{backend}: no candidate was certified ({reason})"
         else:
             gain = found.gains[backend]
-            faster = f"{1 / gain:.3g} times as fast as the default" if gain != 1 else "the default is the fastest"
+            faster = f"{1 / gain:.3g} times as fast as the default" if gain != 1 else "no faster tuning is certified"
             text = f"{name}: {faster}, certified ({reason})"
         console.print(Text(make_printable(text)))
+        if untried := found.untried.get(backend):
+            best_of = f"the best of the {_count_timed(found, backend)} timed; " if name else ""
+            console.print(Text(make_printable(f"{backend}: {best_of}not tried: {', '.join(untried)}")))
+
+
+def _count_timed(found: Tuning, backend: str) -> int:
+    return sum(trial.contender.startswith(f"{backend}:") and trial.step_seconds is not None for trial in found.trials)
 
 
 def _write_command(found: Tuning, words: Mapping[str, Any]) -> str:

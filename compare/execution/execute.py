@@ -8,7 +8,7 @@ import typer
 
 from compare.base import files
 from compare.base.interface import Refused
-from compare.base.interruptions import ENDING, REPORTED, HeldSignals
+from compare.base.interruptions import ENDING, REPORTED, HeldSignals, TimeOver
 from compare.execution import build_result, explanation, phases, progress, quiet, run_times
 from compare.execution.progress import PhaseClock
 from compare.execution.run_state import RunState
@@ -35,7 +35,7 @@ def report_interruption(part: str = "", until: str = "there was anything to keep
     try:
         yield
     except ENDING as interruption:
-        typer.echo(f"samestep: {part}interrupted before {until}", err=True)
+        typer.echo(f"samestep: {part}{_name(interruption)} before {until}", err=True)
         interruption.add_note(REPORTED)
         raise
 
@@ -107,7 +107,8 @@ def execute_until_interrupted(
             typer.echo(f"samestep: {part}{refusal}", err=True)
             raise signals.pending from refusal
     if signals.pending is not None:
-        typer.echo(f"samestep: {part}interrupted {_describe_interruption(state)} kept: {path}", err=True)
+        what = f"{_name(signals.pending)} {_describe_interruption(state)}"
+        typer.echo(f"samestep: {part}{what} kept: {path}", err=True)
         signals.pending.add_note(REPORTED)
     return result, path, signals.pending
 
@@ -124,6 +125,10 @@ def _announce(plan: Plan, part: str, clock: PhaseClock) -> None:
         texts.append("the machine is quiet")
     if texts:
         typer.echo(f"samestep: {part}{'; '.join(texts)}", err=True)
+
+
+def _name(interruption: BaseException) -> str:
+    return "stopped by the budget" if isinstance(interruption, TimeOver) else "interrupted"
 
 
 def _describe_interruption(state: RunState) -> str:

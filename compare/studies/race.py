@@ -2,10 +2,11 @@
 
 The search climbs. A sweep times the leader beside every tuning that differs from it in one knob. The next sweep times
 the fastest of these, and the tuning with all knobs that helped. The fastest of both leads from then on. The race ends
-when no neighbour of the leader is faster by the margin, or when the time is over.
+when no neighbour of the leader is faster by the margin. A caller that is short of time may time the first tunings of a
+sweep only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compare.base import compiler_flags
@@ -39,6 +40,7 @@ class Track:
     Attributes:
         may_search_long: whether knobs that compile for minutes are tried.
         saves_memory: whether knobs that only save memory are tried.
+        is_possible: tells whether the model and the machine have what a tuning needs.
     """
 
     backend: str
@@ -48,6 +50,7 @@ class Track:
     task: str = TRAIN
     may_search_long: bool = False
     saves_memory: bool = False
+    is_possible: Callable[[str], bool] = lambda _: True
 
     def resolve(self, tuning: str) -> dict[str, Value] | None:
         """Return the knobs of a tuning, or None if they do not go together here."""
@@ -95,11 +98,11 @@ class Track:
         return self.write({**base, **values})
 
     def drop_equal(self, names: Sequence[str]) -> list[str]:
-        """Return the tunings that go together here, without those that have the knobs of an earlier one."""
+        """Return the tunings that are possible here, without those that have the knobs of an earlier one."""
         seen, kept = list[dict[str, Value]](), list[str]()
         for name in names:
             knobs = self.resolve(name)
-            if knobs is not None and knobs not in seen:
+            if knobs is not None and knobs not in seen and self.is_possible(name):
                 seen.append(knobs)
                 kept.append(name)
         return kept
@@ -140,55 +143,79 @@ class Race:
         leader: the tuning that leads, or None before the first sweep.
         times: the step time of each tuning that was timed, relative to the first one.
         ended: why the race is over, or None.
+        untried: the tunings that the race knew of and had not tried when it was stopped.
     """
 
     track: Track
     leader: str | None = None
     times: dict[str, float] = field(default_factory=dict[str, float])
     ended: str | None = None
+    untried: Sequence[str] = ()
     _attempt: int = 0
     _tried: set[str] = field(default_factory=set[str])
+    _starts: list[str] = field(default_factory=list[str])
     _promising: list[str] = field(default_factory=list[str])
 
     def plan_sweep(self) -> list[str]:
         """Return the tunings to time next, the leader first. An empty list ends the race."""
         if self.ended:
             return []
-        if self.leader is None:
-            return self.track.list_starts(self._attempt)
+        if not self._starts and self.leader is None:
+            self._starts = self.track.list_starts(self._attempt)
+        if self._starts or self.leader is None:
+            return [*([self.leader] if self.leader else ()), *self._starts]
         if self._promising:
             merged = self.track.merge(self.leader, self._promising)
             return self.track.drop_equal([self.leader, self._promising[0], merged])
-        tried = [self.track.resolve(name) for name in self._tried]
-        neighbours = [name for name in self.track.list_neighbours(self.leader) if self.track.resolve(name) not in tried]
+        neighbours = self._list_new_neighbours(self.leader)
         if not neighbours:
             self.ended = "every knob was tried"
             return []
         return [self.leader, *neighbours]
 
     def note(self, sweep: Sequence[str], ratios: Mapping[str, float]) -> None:
-        """Take the outcome of a sweep: each tuning's step time over the first one's. Failed tunings are missing."""
+        """Take the outcome of a sweep, or of its first tunings: each one's step time over the first one's.
+
+        Failed tunings are missing.
+        """
         self._tried.update(sweep)
         pace = self.times.get(self.leader or "", 1.0)
         self.times |= {name: pace * ratio for name, ratio in ratios.items()}
-        if self.leader is None:
-            if not ratios:
+        if self.leader is None and not self._starts:
+            self._starts = self.track.list_starts(self._attempt)
+        if self._starts or self.leader is None:
+            timed = [self.track.resolve(name) for name in sweep]
+            self._starts = [name for name in self._starts if self.track.resolve(name) not in timed]
+            if ratios:
+                self.leader = min(ratios, key=lambda name: ratios[name])
+            elif self.leader is None and not self._starts:
                 self._attempt += 1
                 self.ended = None if self.track.list_starts(self._attempt) else "no tuning trained"
-                return
-            self.leader = min(ratios, key=lambda name: ratios[name])
             return
         faster = [name for name in sorted(ratios, key=lambda name: ratios[name]) if ratios[name] < 1 - MARGIN]
         if self._promising:
             self._promising = []
-            if not faster:
-                self.ended = "nothing left wins by 1 %"
-                return
-            self.leader = faster[0]
-        elif faster:
-            self._promising = faster
+            self.leader = faster[0] if faster else self.leader
         else:
+            self._promising = faster
+        if not faster and not self._list_new_neighbours(self.leader):
             self.ended = "nothing left wins by 1 %"
+
+    def _list_new_neighbours(self, leader: str) -> list[str]:
+        tried = [self.track.resolve(name) for name in self._tried]
+        return [name for name in self.track.list_neighbours(leader) if self.track.resolve(name) not in tried]
+
+    def stop(self, reason: str) -> None:
+        """End the race early, and keep what it has not tried."""
+        self.untried = self.untried or self._list_untried()
+        self.ended = reason
+
+    def _list_untried(self) -> list[str]:
+        tried = [self.track.resolve(name) for name in self._tried]
+        coming = self.plan_sweep()
+        if self.leader is not None:
+            coming += self.track.list_neighbours(self.leader)
+        return [name for name in self.track.drop_equal(coming) if self.track.resolve(name) not in tried]
 
     def list_fastest(self) -> list[str]:
         """Return the tunings that trained, the fastest first. One must be faster than the leader by the margin."""

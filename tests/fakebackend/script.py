@@ -28,6 +28,7 @@ class Behaviour:
         slowdown: by number of devices, as text, how many times as long a step takes there; 1 where it is not listed.
         knob_factors: by knob, how many times as long a step takes with it.
         compile_seconds: scripted time that the first step of each process takes more, halved from process to process.
+        open_seconds: real time that the process takes to open its session.
         launch_noise: standard deviation of ln(speed) from process to process.
         step_noise: standard deviation of ln(time) from block to block.
         seed: of both noises.
@@ -47,6 +48,7 @@ class Behaviour:
     slowdown: Mapping[str, float] = field(default_factory=dict[str, float])
     knob_factors: Mapping[str, float] = field(default_factory=dict[str, float])
     compile_seconds: float = 0.0
+    open_seconds: float = 0.0
     launch_noise: float = 0.0
     step_noise: float = 0.0
     seed: int = 0
@@ -103,6 +105,8 @@ class Script:
     def at(self, place: str) -> None:
         """Say in the log that the process came to `place`, and let the fault scripted for it happen."""
         self._log("calls", f"{self.name} {self.process} {os.getpid()} {place}")
+        if place == "open":
+            time.sleep(self.behaviour.open_seconds)
         self._visits += place == self.behaviour.at
         here = place == self.behaviour.at and self.behaviour.visit in (None, self._visits)
         if here and self.has(self.behaviour.fault) and self.behaviour.fault in self._FAULTS:

@@ -3,11 +3,12 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Generator
 
 import pytest
 
-from compare.base.interruptions import ENDING, HeldSignals
+from compare.base.interruptions import ENDING, HeldSignals, TimeOver, end_after
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +84,24 @@ def test_handlers_are_the_main_threads_alone() -> None:
     thread.start()
     thread.join()
     assert found == [signal.default_int_handler]
+
+
+def test_a_block_ends_after_its_time_and_an_outer_alarm_still_comes() -> None:
+    with pytest.raises(TimeOver), end_after(30.0):  # noqa: PT012 -- the outer alarm ends the second sleep
+        with pytest.raises(TimeOver), end_after(0.0):
+            time.sleep(30.0)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        with end_after(30.0):
+            pass
+        time.sleep(30.0)
+    before = signal.getitimer(signal.ITIMER_REAL)[0]
+    with end_after(1e-3):
+        pass
+    assert (before > 0) == (signal.getitimer(signal.ITIMER_REAL)[0] > 0)
+
+
+def test_a_block_whose_time_is_over_is_held_back_like_a_signal() -> None:
+    with end_after(0.05), HeldSignals() as held:
+        held.hold()
+        time.sleep(0.2)
+        assert isinstance(held.pending, TimeOver)

@@ -15,11 +15,14 @@ from compare.studies.race import Race, Track
 Cost = Callable[[Mapping[str, Value]], float]
 
 
-def run(track: Track, cost: Cost, most: int = 20) -> Race:
-    """Race with the step times that `cost` gives for the knobs. An infinite time is a failure."""
+def run(track: Track, cost: Cost, most: int = 20, size: int | None = None) -> Race:
+    """Race with the step times that `cost` gives for the knobs. An infinite time is a failure.
+
+    Only the first `size` tunings of a sweep are timed.
+    """
     race = Race(track)
     for _ in range(most):
-        sweep = race.plan_sweep()
+        sweep = race.plan_sweep()[:size]
         if not sweep:
             return race
         seconds = {tuning: cost(track.resolve(tuning) or {}) for tuning in sweep}
@@ -156,3 +159,27 @@ def test_flags_are_raced_one_by_one_and_reach_the_child_and_the_result() -> None
 def test_flags_that_a_side_does_not_have_are_refused(backend: str, tuning: str, device: str, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
         tunings.resolve(backend, tuning, device, "cifar-cnn")
+
+
+def test_a_race_of_short_sweeps_finds_the_same_knobs():
+    track = Track("torch", "cpu", "cifar-cnn", "float32")
+    cost = weigh(compile=0.8, channels_last=0.9, kept_heap=0.95, fused_optimizer=1.05)
+    race = run(track, cost, most=60, size=2)
+    assert track.resolve(race.leader or "") == track.resolve(run(track, cost).leader or "")
+    assert race.ended == "nothing left wins by 1 %"
+    race.stop("over")
+    assert not race.untried
+
+
+def test_a_race_knows_what_it_has_not_tried():
+    race = Race(Track("torch", "cpu", "cifar-cnn", "float32"))
+    starts = race.plan_sweep()
+    race.note(starts[:2], {starts[0]: 1.0, starts[1]: 0.8})
+    assert race.leader == starts[1]
+    assert race.plan_sweep() == [starts[1], *starts[2:]]
+    race.stop("the time is over")
+    assert race.plan_sweep() == []
+    untried = list(race.untried)
+    assert untried[: len(starts) - 2] == starts[2:]
+    assert "compiled+channels-last" in untried
+    assert not {*starts[:2]} & {*untried}

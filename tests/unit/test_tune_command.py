@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from compare.settings.options import Settings
+from compare.studies.budget import Budget
 from compare.studies.cell_store import CellStore
 from compare.studies.race import Race, Track
 from compare.studies.tune import Limits, Search
@@ -26,6 +27,12 @@ pytestmark = pytest.mark.slow
 def program(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Generator[Program]:
     with programs.opened(tmp_path, capfd, monkeypatch) as program:
         yield program
+
+
+def begin_budget() -> Budget:
+    budget = Budget(600.0, 1)
+    budget.begin_backend()
+    return budget
 
 
 def script(program: Program, monkeypatch: pytest.MonkeyPatch, **behaviours: dict[str, Any]) -> None:
@@ -69,7 +76,7 @@ def test_the_printed_command_and_best_are_of_the_same_requests(program: Program,
     script(program, monkeypatch, fake={})
     options = ("--task", "infer", "--batch-sizes", "2,8", "--precision", "float64", "--workload", "digits-cnn")
     common = ("--device", "cpu", "--store", "store", "--deadline", "60")
-    code, out, error = program.run("tune", "fake", "--out", "out", *common, *options, "--budget", "5")
+    code, out, error = program.run("tune", "fake", "--out", "out", *common, *options, "--budget", "120")
     assert code == 0, out + error
     found = read(program)
     assert (found["task"], found["batch_size"]) == ("infer", 2)
@@ -135,6 +142,42 @@ def test_a_faster_tuning_that_does_not_agree_is_listed_and_not_named(program: Pr
     assert code in (0, 1)
 
 
+def test_the_budget_ends_a_slow_search_with_a_certified_winner(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch, fake={"open_seconds": 3.0, "knob_factors": {"kept-heap": 0.7}})
+    code, out, error = program.run(*TUNE, "fake", "--budget", "40")
+    assert code == 0, out + error
+    found = read(program)
+    by_name = {trial["contender"]: trial for trial in found["trials"]}
+    assert by_name[found["winner"]["fake"]]["agreement"] is True
+    assert found["ended"]["fake"] == "the budget of 40 s ended the search"
+    assert found["untried"]["fake"]
+    assert not {f"fake:{name}" for name in found["untried"]["fake"]} & {*by_name}
+    assert f"the best of the {len(by_name)} timed; not tried: {found['untried']['fake'][0]}" in " ".join(out.split())
+    assert found["seconds"] < 44, error
+
+
+def test_a_budget_without_time_for_a_trial_names_one_that_would_do(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch, fake={"fault": "hang", "at": "open"})
+    code, out, error = program.run(*TUNE, "fake", "--budget", "4")
+    assert code == 1
+    found = read(program)
+    assert (found["winner"], found["trials"]) == ({}, [])
+    assert found["untried"]["fake"][0] == "stock"
+    assert "the budget of 4 s ended the search before anything was timed; --budget 8 may do" in " ".join(out.split())
+    assert "sweep 1: stopped by the budget before there was anything to keep" in error
+    assert found["seconds"] < 30
+
+
+def test_best_stays_the_fastest_after_a_search_with_another_aim(program: Program, monkeypatch: pytest.MonkeyPatch):
+    script(program, monkeypatch)
+    code, out, error = program.run(*TUNE, "fake", "--memory", "100000", "--budget", "60")
+    assert code == 0, out + error
+    assert "not kept as the tuning best, which stands for the fastest" in out
+    code, _, error = program.run(*COMPARE, "fake:compiled", "fake:best")
+    assert code == 2
+    assert "no winner is kept" in error
+
+
 def test_a_screening_claims_nothing(program: Program, monkeypatch: pytest.MonkeyPatch):
     faster = {"knob_factors": {"channels-last": 0.7}}
     script(program, monkeypatch, fake=faster, other=faster)
@@ -147,10 +190,8 @@ def test_a_screening_claims_nothing(program: Program, monkeypatch: pytest.Monkey
     assert "claims nothing" in out
 
 
-@pytest.mark.parametrize(("status", "winner"), [("pass", ("compiled", 1.0)), ("fail", None)])
-def test_the_default_is_certified_before_it_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, winner: tuple[str, float] | None
-):
+@pytest.mark.parametrize("status", ["pass", "fail"])
+def test_the_default_is_certified_before_the_race(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str):
     asked = list[list[str]]()
     result = make_result()
     result["agreement"]["status"] = status
@@ -158,15 +199,18 @@ def test_the_default_is_certified_before_it_is_named(
     def compare(self: Search, names: list[str], *, rounds: int | None, agreement: bool) -> Any:
         asked.append(names)
         assert agreement
-        return typed(result)
+        return typed(result), 1.0
 
     monkeypatch.setattr(Search, "_compare", compare)
     search = Search(Settings(), Limits(), CellStore(tmp_path / "store"), [], tmp_path)
-    race = Race(Track("torch", "cpu", "digits-cnn", "float32"), leader="compiled", times={"compiled": 1.0})
-    assert search._certify(race) == winner  # pyright: ignore[reportPrivateUsage]
+    race, agrees = Race(Track("torch", "cpu", "digits-cnn", "float32")), status == "pass"
+    assert search._certify_default(race, begin_budget()) == agrees  # pyright: ignore[reportPrivateUsage]
     assert asked == [["torch:stock", "torch:compiled"]]
+    assert race.leader == "compiled"
+    assert race.plan_sweep()[0] == "compiled"
+    assert not {"stock", "compiled"} & {*race.plan_sweep()[1:]}
     noted = [(trial.ratio, trial.agreement) for trial in search._trials.values()]  # pyright: ignore[reportPrivateUsage]
-    assert (1.0, True if winner else None) in noted
+    assert (1.0, True if agrees else None) in noted
 
 
 def test_the_fastest_tuning_is_certified_even_if_the_time_was_over_before_it_led(
@@ -176,12 +220,15 @@ def test_the_fastest_tuning_is_certified_even_if_the_time_was_over_before_it_led
 
     def compare(self: Search, names: list[str], *, rounds: int | None, agreement: bool) -> Any:
         asked.append(names)
+        return None, 1.0
 
     monkeypatch.setattr(Search, "_compare", compare)
     race = Race(Track("torch", "cpu", "digits-cnn", "float32"))
     race.note(["stock", "compiled"], {"stock": 1.0, "compiled": 0.9})
     race.note(["compiled", "compiled+channels-last"], {"compiled": 1.0, "compiled+channels-last": 0.5})
-    Search(Settings(), Limits(), CellStore(tmp_path / "store"), [], tmp_path)._certify(race)  # pyright: ignore[reportPrivateUsage]
+    search = Search(Settings(), Limits(), CellStore(tmp_path / "store"), [], tmp_path)
+    found = search._find_winner(race, begin_budget(), default_agrees=True)  # pyright: ignore[reportPrivateUsage]
+    assert found == ("compiled", 1.0)
     assert asked[0] == ["torch:compiled", "torch:compiled+channels-last"]
 
 
@@ -189,10 +236,11 @@ def test_a_tuning_wins_if_the_default_takes_more_memory_than_allowed(tmp_path: P
     result = make_result()
     for contender, mebibytes in zip(result["contenders"], (300, 100), strict=True):
         contender["memory"]["live_peak_bytes"] = mebibytes * 2**20
-    monkeypatch.setattr(Search, "_compare", lambda *_, **__: typed(result))
+    monkeypatch.setattr(Search, "_compare", lambda *_, **__: (typed(result), 1.0))
     race = Race(Track("torch", "cpu", "digits-cnn", "float32"), leader="stock+channels-last")
     race.times = {"stock+channels-last": 1.0}
     limits = Limits(memory_bytes=200 * 2**20)
-    winner = Search(Settings(), limits, CellStore(tmp_path / "store"), [], tmp_path)._certify(race)  # pyright: ignore[reportPrivateUsage]
+    search = Search(Settings(), limits, CellStore(tmp_path / "store"), [], tmp_path)
+    winner = search._find_winner(race, begin_budget(), default_agrees=False)  # pyright: ignore[reportPrivateUsage]
     assert winner is not None
     assert winner[0] == "stock+channels-last"
