@@ -53,6 +53,7 @@ def report(
     _check_each_is_given_once(sources, loaded)
     pages = [(each, page) for each in find_formats() if (page := format_files[each.option])]
     _check_kinds(sources, loaded, [page_format for page_format, _ in pages])
+    _check_figures_are_unlike(sources, loaded, [page_format for page_format, _ in pages])
     if mlflow is not None:
         typer.echo(f"MLflow runs: {mlflow_export.log(_results(loaded), mlflow)} new ones in {mlflow}")
     if not pages and not figure_folder:
@@ -124,6 +125,24 @@ def _check_kinds(sources: Sequence[Path], loaded: Sequence[Result | Scaling], fo
             raise Refused(f"{of_blocks}: a scaling has no blocks of its own; allowed: the results under devices-N")
         if not any(contender.list_series() for result in _results(loaded) for contender in result.contenders):
             raise Refused(f"{of_blocks}: no block was timed; allowed: a result with a complete round")
+
+
+def _check_figures_are_unlike(
+    sources: Sequence[Path], loaded: Sequence[Result | Scaling], formats: Sequence[Format]
+) -> None:
+    """Refuse results of equal work in one file of a format that knows figures by name alone."""
+    for each in formats:
+        owners = dict[str, Path]()
+        for source, result in zip(sources, loaded, strict=True):
+            names = sorted(each.list_names(result)) if isinstance(result, Result) else []
+            for name in names:
+                if name in owners:
+                    where = f"{owners[name]} and {source}" if owners[name] != source else f"two results of {source}"
+                    raise Refused(
+                        f"--{each.name}: {where} both have {name!r}, and one would hide the other; allowed: a file "
+                        "for each"
+                    )
+            owners |= dict.fromkeys(names, source)
 
 
 def _drawings(report: Report, folder: Path, is_comparison: bool) -> dict[Path, tuple[Picture, str]]:

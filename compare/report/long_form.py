@@ -41,9 +41,20 @@ class Figure:
     @property
     def name(self) -> str:
         """What was measured, in words: workload, precision, batch, device and contender."""
-        spec = self.row.result.spec
-        batch = describe_batches(self.row.result) if self.row.batch_size is None else f"batch {self.row.batch_size}"
-        return f"{name_work(spec)}, {spec.precision}, {batch}, {spec.device}: {self.row.contender.name}"
+        return f"{name_setting(self.row.result, self.row.batch_size)}: {self.row.contender.name}"
+
+
+def name_setting(result: Result, batch_size: int | None = None) -> str:
+    """Return what a result is of, in words. `batch_size` is that of one inference."""
+    spec = result.spec
+    batch = describe_batches(result) if batch_size is None else f"batch {batch_size}"
+    deterministic = ", deterministic" if spec.deterministic else ""
+    return f"{name_work(spec)}, {spec.precision}, {batch}, {spec.device}{deterministic}"
+
+
+def list_names(result: Result) -> set[str]:
+    """Return the name of every figure of a result that may be claimed."""
+    return {figure.name for figure in list_figures([result])}
 
 
 def list_figures(results: Sequence[Result]) -> Iterator[Figure]:

@@ -65,6 +65,14 @@ def test_a_pruned_result_keeps_apart_from_the_whole_model(render: Callable[[Sequ
     assert {row[-1] for row in long_csv.make_rows(both)} == {None, 0.5}
 
 
+@pytest.mark.parametrize("render", [bencher.render, github_action.render, junit.render])
+def test_a_deterministic_result_has_a_name_of_its_own(render: Callable[[Sequence[model.Result]], str]) -> None:
+    both = [typed(make_result()), typed(make_result(id="x", spec={"deterministic": True}))]
+    written = render(both)
+    assert "digits-cnn, float32, batch 64, cpu, deterministic" in written
+    assert len(written) > 1.8 * len(render(both[:1]))
+
+
 def test_the_action_gets_what_its_parser_takes() -> None:
     entries = json.loads(github_action.render([typed(make_result())]))
     assert {key for entry in entries for key in entry} == {"name", "unit", "value", "range", "extra"}

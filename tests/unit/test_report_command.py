@@ -232,3 +232,17 @@ def test_a_report_beside_its_result_is_what_the_readme_shows(program: Program) -
     code, _, _ = program.run("report", "out", "--html", "out/report.html")
     assert code == 0
     result_file.load(program.folder / "out/result.json")
+
+
+@pytest.mark.parametrize("option", ["--bencher", "--github-action", "--junit"])
+def test_two_results_of_equal_work_do_not_hide_each_other_in_an_export(program: Program, option: str) -> None:
+    first, second = (program.folder / name / result_file.FILE_NAME for name in ("first", "second"))
+    for path, identity in ((first, None), (second, "0123456789abcdef0123456789abcdef")):
+        path.parent.mkdir()
+        content = json.loads(Path(FASTER).read_text())
+        path.write_text(json.dumps(content | ({"id": identity} if identity else {})))
+    error = _refused(program, str(first), str(second), option, "out/file")
+    assert f"samestep: {option}: {first} and {second} both have 'digits-cnn, " in error
+    assert "one would hide the other; allowed: a file for each" in error
+    assert program.run("report", str(first), str(second), "--long-csv", "out/all.csv")[0] == 0
+    assert program.run("report", str(first), option, "out/one")[0] == 0

@@ -2,7 +2,7 @@
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -19,6 +19,7 @@ class Format:
         help: the option's help.
         render: return the file's text or bytes for a report, its results, and the paths of pictures by name.
         pictures: the suffix of linked pictures, "" if the text links to none.
+        list_names: return the names under which the file has a result's figures. Two results must not share one.
         is_of_blocks: whether it holds timed blocks, which a scaling does not have.
     """
 
@@ -26,6 +27,7 @@ class Format:
     help: str
     render: Callable[[Report, Sequence[Result], Mapping[str, str]], str | bytes]
     pictures: str = ""
+    list_names: Callable[[Result], Collection[str]] = lambda _: ()
     is_of_blocks: bool = False
 
     @property

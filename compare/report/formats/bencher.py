@@ -30,4 +30,9 @@ def render(results: Sequence[Result]) -> str:
     return json.dumps(metrics, indent=2, allow_nan=False) + "\n"
 
 
-FORMAT = Format("bencher", "Write Bencher's JSON, with intervals as bounds.", lambda _, results, __: render(results))
+FORMAT = Format(
+    "bencher",
+    "Write Bencher's JSON, with intervals as bounds.",
+    lambda _, results, __: render(results),
+    list_names=long_form.list_names,
+)

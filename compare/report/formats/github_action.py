@@ -36,4 +36,5 @@ FORMAT = Format(
     "github-action",
     "Write the JSON of github-action-benchmark (customSmallerIsBetter).",
     lambda _, results, __: render(results),
+    list_names=long_form.list_names,
 )

@@ -5,8 +5,9 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from compare.report import long_form
+from compare.report.compact import Row
 from compare.report.formats import Format
-from compare.report.sentences import describe_batches, describe_comparison, describe_share, make_plain
+from compare.report.sentences import describe_comparison, make_plain
 from compare.results.model import Result
 
 
@@ -23,23 +24,33 @@ def render(results: Sequence[Result]) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
 
-FORMAT = Format("junit", "Write JUnit XML with the verdicts.", lambda _, results, __: render(results))
+def list_names(result: Result) -> set[str]:
+    """Return the name of every test case of a result, with its suite."""
+    return {f"{long_form.name_setting(result)}: {_name_case(row)}" for row in long_form.list_rows([result])}
+
+
+FORMAT = Format(
+    "junit",
+    "Write JUnit XML with the verdicts.",
+    lambda _, results, __: render(results),
+    list_names=list_names,
+)
+
+
+def _name_case(row: Row) -> str:
+    assert row.comparison is not None
+    batch = "" if row.batch_size is None else f", batch {row.batch_size}"
+    return f"{row.comparison.contender} / {row.comparison.baseline}{batch}"
 
 
 def _make_suite(result: Result) -> tuple[Element, dict[str, int]]:
-    spec = result.spec
-    name = make_plain(
-        f"{spec.workload}{describe_share(spec)}, {spec.precision}, {describe_batches(result)}, {spec.device}"
-    )
+    name = make_plain(long_form.name_setting(result))
     suite, counts = Element("testsuite", name=name, timestamp=result.created.removesuffix("Z")), dict[str, int]()
     counts = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
     for row in long_form.list_rows([result]):
         comparison = row.comparison
         assert comparison is not None
-        batch = "" if row.batch_size is None else f", batch {row.batch_size}"
-        case = SubElement(
-            suite, "testcase", classname=name, name=make_plain(f"{comparison.contender} / {comparison.baseline}{batch}")
-        )
+        case = SubElement(suite, "testcase", classname=name, name=make_plain(_name_case(row)))
         said = make_plain(describe_comparison(comparison))
         counts["tests"] += 1
         if row.contender.status != "ok":
