@@ -76,11 +76,11 @@ def choose_default_contenders(workload: Workload) -> tuple[str, ...]:
     return _ALONE[sides[0]] if len(sides) == 1 else options.DEFAULT_CONTENDERS
 
 
-def choose_certificate_contenders(workload: Workload) -> tuple[str, ...]:
+def choose_certificate_contenders(workload: Workload, devices: int) -> tuple[str, ...]:
     """Return the contenders of a certificate that nobody has named, where nothing is timed."""
     if is_alone(workload) or workload.model.family != PAIR:
         return choose_default_contenders(workload)
-    return PLAIN_CONTENDERS
+    return PLAIN_CONTENDERS if devices == 1 else ("torch:stock", "jax:stock")  # pieces take one device
 
 
 def choose_plain_contenders(workload: Workload) -> tuple[str, ...]:

@@ -278,7 +278,8 @@ def reduce_to_certificate(settings: Settings) -> Settings:
         workload = replace(workload, batch_size=size, optimizer=slower)
     settings = replace(settings, workload=workload, timed=False)
     if settings.contenders is None and settings.tuning is None and settings.knobs is None:
-        settings = replace(settings, contenders=contenders.choose_certificate_contenders(workload))
+        chosen = contenders.choose_certificate_contenders(workload, settings.devices)
+        settings = replace(settings, contenders=chosen)
     return settings
 
 

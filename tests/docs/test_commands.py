@@ -58,6 +58,16 @@ def test_every_command_of_a_page_works(program: Program, page: str, monkeypatch:
         check(program, words, False, False, monkeypatch)
 
 
+@pytest.mark.usefixtures("program")
+def test_the_python_of_own_workload_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: Any, **__: Any) -> None:
+        raise Started(STARTED)
+
+    monkeypatch.setattr("compare.execution.launcher.Child", start)
+    with pytest.raises(Started):
+        exec(pages.blocks("docs/howto/own-workload.md", "python")[0], {})  # the page is this repository's own
+
+
 def commit_everything(folder: Path) -> None:
     """Make the folder a repository with one commit, as the reader's clone has one."""
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x@x", "commit", "-qm", "x"]):

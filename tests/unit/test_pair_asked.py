@@ -199,3 +199,9 @@ def test_a_certificate_on_a_cpu_trains_large_images_in_small_batches(
     settings = plan.reduce_to_certificate(Settings(workload=pair(image=image), device="cpu", **changes))
     assert isinstance(settings.workload, Workload)
     assert (settings.workload.batch_size, settings.workload.optimizer.learning_rate) == (batch, rate)
+
+
+@pytest.mark.parametrize(("devices", "names"), [(1, ["torch:stock", "jax:pieces"]), (2, ["torch:stock", "jax:stock"])])
+def test_a_certificate_of_a_pair_takes_contenders_that_its_devices_allow(devices: int, names: list[str]) -> None:
+    settings = plan.reduce_to_certificate(Settings(workload=pair(), device="cpu", devices=devices))
+    assert list(settings.contenders or ()) == names
