@@ -1,4 +1,4 @@
-"""Requests whose images and answers keep their addresses on the device: the knob `graph-capture`.
+"""Keep the images and answers of requests at the same addresses, for the knob `graph-capture`.
 
 XLA replays a captured graph as it is while all addresses stay. One new address, of an image or of an answer, makes it
 update every kernel of the graph before it starts (openxla.org/xla, command buffers).
