@@ -113,16 +113,11 @@ def _render(found: Tuning, *, is_screen: bool) -> None:
             text = f"{backend}: no candidate was certified ({reason})"
         else:
             gain = found.gains[backend]
-            faster = f"{1 / gain:.3g} times as fast as the default" if gain != 1 else "no faster tuning is certified"
-            text = f"{name}: {faster}, certified ({reason})"
+            faster = f"{1 / gain:.3g} times as fast as the default, certified"
+            text = f"{name}: {faster if gain != 1 else 'the default, and the fastest that is certified'} ({reason})"
         console.print(Text(make_printable(text)))
         if untried := found.untried.get(backend):
-            best_of = f"the best of the {_count_timed(found, backend)} timed; " if name else ""
-            console.print(Text(make_printable(f"{backend}: {best_of}not tried: {', '.join(untried)}")))
-
-
-def _count_timed(found: Tuning, backend: str) -> int:
-    return sum(trial.contender.startswith(f"{backend}:") and trial.step_seconds is not None for trial in found.trials)
+            console.print(Text(make_printable(f"{backend}: not tried: {', '.join(untried)}")))
 
 
 def _write_command(found: Tuning, words: Mapping[str, Any]) -> str:
