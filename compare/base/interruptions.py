@@ -16,6 +16,9 @@ REPORTED = "samestep has reported this interruption"
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 
+_SHORTEST_SECONDS = 1e-3
+"""The shortest time to an alarm. 0 would set none."""
+
 
 class TimeOver(KeyboardInterrupt):
     """The time of an `end_after` block is over. Within it, this is handled as Ctrl-C is."""
@@ -44,10 +47,6 @@ def end_after(seconds: float) -> Generator[None]:
         if outer:
             passed = time.monotonic() - begin
             signal.setitimer(signal.ITIMER_REAL, max(outer - passed, _SHORTEST_SECONDS))
-
-
-_SHORTEST_SECONDS = 1e-3
-"""The shortest time to an alarm. 0 would set none."""
 
 
 class HeldSignals:

@@ -35,7 +35,7 @@ def report_interruption(part: str = "", until: str = "there was anything to keep
     try:
         yield
     except ENDING as interruption:
-        typer.echo(f"samestep: {part}{_name(interruption)} before {until}", err=True)
+        typer.echo(f"samestep: {part}{_name_end(interruption)} before {until}", err=True)
         interruption.add_note(REPORTED)
         raise
 
@@ -107,7 +107,7 @@ def execute_until_interrupted(
             typer.echo(f"samestep: {part}{refusal}", err=True)
             raise signals.pending from refusal
     if signals.pending is not None:
-        what = f"{_name(signals.pending)} {_describe_interruption(state)}"
+        what = f"{_name_end(signals.pending)} {_describe_interruption(state)}"
         typer.echo(f"samestep: {part}{what} kept: {path}", err=True)
         signals.pending.add_note(REPORTED)
     return result, path, signals.pending
@@ -127,7 +127,7 @@ def _announce(plan: Plan, part: str, clock: PhaseClock) -> None:
         typer.echo(f"samestep: {part}{'; '.join(texts)}", err=True)
 
 
-def _name(interruption: BaseException) -> str:
+def _name_end(interruption: BaseException) -> str:
     return "stopped by the budget" if isinstance(interruption, TimeOver) else "interrupted"
 
 

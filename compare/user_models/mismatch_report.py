@@ -94,15 +94,11 @@ def _explain_second_call(row: Row, before: Sequence[tuple[Layer, Layer]]) -> str
         return None
     if call:
         again = f"call {partners[first]} there again" if first in partners else "call one layer twice"
-        return (
-            f"settle it: torch uses the weights of {first} at {call} places, and flax has others in {flax_first}; "
-            f"in flax {again}, or in torch call a copy.deepcopy of {first} there, made in __init__"
-        )
-    first = next((t for t, j in partners.items() if j == flax_first), "one layer")
-    return (
-        f"settle it: flax uses the weights of {flax_first} at {flax_call} places, and torch has others in "
-        f"{paths[0][0]}; in torch call {first} there again, or in flax make a second layer"
-    )
+        cure = f"in flax {again}, or in torch call a copy.deepcopy of {first} there, made in __init__"
+        return _write_tie("torch", first, call, "flax", flax_first, cure)
+    partner = next((t for t, j in partners.items() if j == flax_first), "one layer")
+    cure = f"in torch call {partner} there again, or in flax make a second layer"
+    return _write_tie("flax", flax_first, flax_call, "torch", first, cure)
 
 
 def _explain_shared_layer(group: Group, torch: Trace, jax: Trace) -> str | None:
@@ -111,10 +107,8 @@ def _explain_shared_layer(group: Group, torch: Trace, jax: Trace) -> str | None:
     for side, trace, paths, other, others in sides:
         calls = sum(split_call(layer.path)[0] == paths[0] for layer in trace.layers)
         if len(paths) == 1 and calls == len(others):
-            return (
-                f"settle it: {side} uses the weights of {paths[0]} at {calls} places, and {other} has others in "
-                f"{join_paths(others)}; in {other} call {others[0]} there each time, or in {side} make {calls} layers"
-            )
+            cure = f"in {other} call {others[0]} there each time, or in {side} make {calls} layers"
+            return _write_tie(side, paths[0], calls, other, join_paths(others), cure)
     return None
 
 
@@ -137,11 +131,14 @@ def _explain_tie(traces: tuple[Trace, Trace], rest: tuple[Sequence[Layer], Seque
             apart = [each.own for layer in left for each in layer.variables if sorted(each.shape) == shape]
             if apart and shape not in others.values():
                 place = name.removeprefix("params/").replace(".", "/").rpartition("/")[0].replace("/", ".") or name
-                return (
-                    f"settle it: {side} uses the weights of {place} at 2 places, and {other} has others in {apart[0]}; "
-                    + cure.format(name)
-                )
+                return _write_tie(side, place, 2, other, apart[0], cure.format(name))
     return None
+
+
+def _write_tie(side: str, place: str, calls: int | str, other: str, others: str, cure: str) -> str:
+    return (
+        f"settle it: {side} uses the weights of {place} at {calls} places, and {other} has others in {others}; {cure}"
+    )
 
 
 def join_choices(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Throughput against the latency of single requests, with a line for each contender over its batch sizes."""
 
+import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,11 +61,11 @@ def _draw(contenders: Sequence[Contender]) -> Figure:
     figure, (axes,) = make_panels([_PANEL_INCHES], _AXIS_INCHES)
     lines: list[object] = []
     rates_by_size: defaultdict[int, list[float]] = defaultdict(list)
-    for contender in contenders:
-        for size, _, rate in _find_points(contender):
-            rates_by_size[size].append(rate)
+    points = [_find_points(contender) for contender in contenders]
+    for size, _, rate in itertools.chain(*points):
+        rates_by_size[size].append(rate)
     for index, contender in enumerate(contenders):
-        sizes, milliseconds, rates = zip(*_find_points(contender), strict=True)
+        sizes, milliseconds, rates = zip(*points[index], strict=True)
         label, colour = shorten(contender.name), choose_colour(index)
         lines += axes.plot(milliseconds, rates, color=colour, marker="o", markersize=3, label=label)
         for size, x, y in zip(sizes, milliseconds, rates, strict=True):
